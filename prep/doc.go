@@ -1,0 +1,20 @@
+// Package prep is stage 1: it turns the bytes of one request into the tensors
+// of one sample, or into an error that belongs to that request alone.
+//
+// A model is data here: a [Spec], read from the model's folder, says what a
+// tile must look like, how it is normalised, which tensors the model takes and
+// gives, and which modes it offers. Nothing in this package knows a model by
+// name.
+//
+// In the order in which a request meets them:
+//
+//  1. [ParseRequest] checks the JSON document and its fields, copying nothing.
+//  2. [Preparer.Prepare] decodes the base64 text, has package raster decode the
+//     image straight into the tile tensor, and transforms the bulk RNA.
+//  3. The caller sends [Sample.Tensors] to the model and gives the sample back.
+//
+// Every failure is an [*Error] with a code out of a closed set.
+//
+// The package imports neither the gateway nor the Triton client, and no HTTP:
+// it can be used, tested and fuzzed without a server.
+package prep

@@ -1,0 +1,141 @@
+// Package raster decodes an encoded tile into 8-bit RGB samples, exactly as
+// Pillow's Image.open(f).convert("RGB") does, or refuses it. It never yields
+// other pixels than Pillow's and never a picture where Pillow refuses.
+//
+// A tile has a known size: it is read from the file's header, and a file of
+// another size is refused before a pixel is decoded or memory is allocated.
+package raster
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Format is an encoding of images that this package knows by its first bytes.
+type Format string
+
+// The formats that can be read.
+const (
+	PNG  Format = "PNG"
+	JPEG Format = "JPEG"
+	WebP Format = "WebP"
+	TIFF Format = "TIFF"
+	GIF  Format = "GIF"
+	BMP  Format = "BMP"
+)
+
+// Layout says how the samples of a decoded tile lie in memory.
+type Layout int
+
+const (
+	// RGB8 is row-major, three bytes a pixel: H x W x 3.
+	RGB8 Layout = iota
+	// Float32 is one plane a channel, little-endian float32: 3 x H x W.
+	Float32
+	// Float16 is one plane a channel, little-endian IEEE binary16: 3 x H x W.
+	Float16
+)
+
+// SampleSize is the number of bytes that one sample takes in the layout.
+func (l Layout) SampleSize() int {
+	switch l {
+	case Float32:
+		return 4
+	case Float16:
+		return 2
+	default:
+		return 1
+	}
+}
+
+// Target says where a tile's samples are written and as what.
+type Target struct {
+	Layout Layout
+	// Table gives the value written for a sample; it is not used by RGB8.
+	Table *Table
+	// Dst takes exactly 3 x width x height samples. It is written in one pass
+	// and holds a part of a picture when Decode fails.
+	Dst []byte
+}
+
+// Kind says why a file was refused.
+type Kind int
+
+const (
+	// UnknownFormat: the bytes are not an image of a format this package reads.
+	UnknownFormat Kind = iota
+	// WrongSize: the header declares another size than the one wanted.
+	WrongSize
+	// Damaged: the file is truncated or its data contradict themselves.
+	Damaged
+	// Unsupported: a valid file of a kind that is refused on purpose.
+	Unsupported
+)
+
+// Error is the only error type that this package returns.
+type Error struct {
+	Kind   Kind
+	Format Format
+	// Detail is a sentence for the sender of the file. It holds nothing of the
+	// file's content beyond numbers read from its header.
+	Detail string
+}
+
+func (e *Error) Error() string { return e.Detail }
+
+func refuse(kind Kind, format Format, message string, args ...any) *Error {
+	return &Error{Kind: kind, Format: format, Detail: fmt.Sprintf(message, args...)}
+}
+
+func wrongSize(format Format, width, height, wantWidth, wantHeight int) *Error {
+	return refuse(WrongSize, format, "the %s is %dx%d pixels; the model takes %dx%d and nothing is resized",
+		format, width, height, wantWidth, wantHeight)
+}
+
+// decoders lists what Decode can read. The order is the one in which formats
+// are named to a caller.
+var decoders = []struct {
+	format  Format
+	matches func(data []byte) bool
+	decode  func(data []byte, width, height int, t Target) error
+}{
+	{PNG, isPNG, decodePNG},
+}
+
+// Formats lists the formats that Decode can read.
+func Formats() []Format {
+	formats := make([]Format, len(decoders))
+	for i, d := range decoders {
+		formats[i] = d.format
+	}
+	return formats
+}
+
+// Decode writes the picture in data, which must be of the size width x height,
+// to t. Only formats listed in allowed are read; they are told apart by their
+// first bytes, never by a name. Decode panics if t.Dst has the wrong length or
+// a float layout has no table: those are the caller's mistakes, not the file's.
+// Every other failure is an [*Error].
+func Decode(data []byte, width, height int, allowed []Format, t Target) error {
+	if want := 3 * width * height * t.Layout.SampleSize(); len(t.Dst) != want {
+		panic(fmt.Sprintf("raster: destination of %d bytes for a tile of %d", len(t.Dst), want))
+	}
+	if t.Layout != RGB8 && t.Table == nil {
+		panic("raster: a float layout needs a table")
+	}
+	for _, d := range decoders {
+		if d.matches(data) && slices.Contains(allowed, d.format) {
+			return d.decode(data, width, height, t)
+		}
+	}
+	return refuse(UnknownFormat, "", "not an image in a format that is taken (%s)", list(allowed))
+}
+
+func list(formats []Format) string {
+	names := make([]string, len(formats))
+	for i, f := range formats {
+		names[i] = string(f)
+	}
+	return strings.Join(names, ", ")
+}

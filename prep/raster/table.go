@@ -1,0 +1,87 @@
+package raster
+
+import (
+	"encoding/binary"
+	"math"
+)
+
+// Table holds, for each channel, the normalised value of each of the 256
+// possible samples: (v/255 - mean)/std with every step rounded to float32,
+// which is what a float32 tensor library computes in that order.
+type Table struct {
+	// F32 is indexed by channel (R, G, B) and sample.
+	F32 [3][256]float32
+	// F16 is F32 rounded to IEEE binary16, half to even.
+	F16 [3][256]uint16
+}
+
+// NewTable computes the table for a mean and a standard deviation per channel.
+func NewTable(mean, std [3]float32) *Table {
+	t := new(Table)
+	for c := range 3 {
+		for v := range 256 {
+			// No product here, so no compiler may fuse two roundings into one.
+			x := (float32(v)/255 - mean[c]) / std[c]
+			t.F32[c][v] = x
+			t.F16[c][v] = float16(x)
+		}
+	}
+	return t
+}
+
+// put writes one row of RGB pixels to the target.
+func (t Target) put(row, width, height int, rgb []byte) {
+	switch t.Layout {
+	case RGB8:
+		copy(t.Dst[3*width*row:3*width*(row+1)], rgb)
+	case Float32:
+		for c := range 3 {
+			plane := t.Dst[4*width*(c*height+row):][:4*width]
+			for x := range width {
+				binary.LittleEndian.PutUint32(plane[4*x:], math.Float32bits(t.Table.F32[c][rgb[3*x+c]]))
+			}
+		}
+	case Float16:
+		for c := range 3 {
+			plane := t.Dst[2*width*(c*height+row):][:2*width]
+			for x := range width {
+				binary.LittleEndian.PutUint16(plane[2*x:], t.Table.F16[c][rgb[3*x+c]])
+			}
+		}
+	}
+}
+
+// float16 rounds x to IEEE binary16, half to even.
+func float16(x float32) uint16 {
+	b := math.Float32bits(x)
+	sign := uint16(b>>16) & 0x8000
+	exp := int(b>>23&0xff) - 127
+	mant := b & 0x7fffff
+	switch {
+	case exp == 128 && mant != 0: // NaN
+		return sign | 0x7e00
+	case exp > 15: // infinite, or too large
+		return sign | 0x7c00
+	case exp >= -14: // normal
+		h := uint32(exp+15)<<10 | mant>>13
+		return sign | uint16(h+roundUp(h, mant, 13))
+	case exp >= -25: // subnormal
+		mant |= 0x800000
+		shift := uint(-exp - 1)
+		h := mant >> shift
+		return sign | uint16(h+roundUp(h, mant, shift))
+	default: // underflow
+		return sign
+	}
+}
+
+// roundUp is 1 when dropping the low bits of mant must round h, whose lowest
+// bit is the last one kept, to the next value.
+func roundUp(h, mant uint32, dropped uint) uint32 {
+	rest := mant & (1<<dropped - 1)
+	half := uint32(1) << (dropped - 1)
+	if rest > half || rest == half && h&1 == 1 {
+		return 1
+	}
+	return 0
+}
