@@ -1,0 +1,80 @@
+package prep
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+)
+
+// Code says in one word what a caller has to change. The set is closed.
+type Code string
+
+// The codes of stage 1. Each of them is the failure of one request alone.
+const (
+	InvalidRequest  Code = "invalid_request"
+	InvalidImage    Code = "invalid_image"
+	WrongShape      Code = "wrong_shape"
+	UnsupportedMode Code = "unsupported_mode"
+)
+
+// Error is the one error type of this package. Its text is meant for the caller
+// of the request: it names the field, the slide and the patch, says what is
+// wrong, and repeats at most 40 characters of any value that was sent.
+type Error struct {
+	Code   Code
+	Field  string // empty when the document as a whole is meant
+	Slide  string // slide_name as far as it is known, decoded
+	Patch  string // patch_idx as far as it is known, as it was sent
+	Detail string
+	// Stack is where a panic was recovered; nil for every other failure.
+	Stack []byte
+}
+
+func (e *Error) Error() string {
+	var s strings.Builder
+	if e.Field != "" {
+		s.WriteString(e.Field + ": ")
+	}
+	s.WriteString(e.Detail)
+	var where []string
+	if e.Slide != "" {
+		where = append(where, "slide_name "+quote(e.Slide))
+	}
+	if e.Patch != "" {
+		where = append(where, "patch_idx "+clip(e.Patch))
+	}
+	if where != nil {
+		s.WriteString(" (" + strings.Join(where, ", ") + ")")
+	}
+	return s.String()
+}
+
+func refuse(code Code, field, format string, args ...any) *Error {
+	return &Error{Code: code, Field: field, Detail: fmt.Sprintf(format, args...)}
+}
+
+// mostQuoted is how many characters of a caller's value an error repeats.
+const mostQuoted = 40
+
+// clip bounds a value that was sent, for use in an error.
+func clip(s string) string {
+	n := 0
+	for i := range s {
+		if n == mostQuoted {
+			return s[:i] + "..."
+		}
+		n++
+	}
+	return s
+}
+
+// quote clips a value and makes what cannot be printed visible.
+func quote(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, clip(s))
+	return `"` + s + `"`
+}

@@ -1,0 +1,392 @@
+package prep
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// maxDepth is how deeply arrays and objects may nest in a request: its own
+// fields need two levels, the rest is for unknown ones.
+const maxDepth = 128
+
+// kind is the type of a JSON value, told by its first byte.
+type kind byte
+
+const (
+	missing kind = iota // no such value in the document
+	stringKind
+	numberKind
+	literalKind // true, false, null
+	arrayKind
+	objectKind
+)
+
+// token is one JSON value, uninterpreted. It aliases the document.
+type token struct {
+	kind kind
+	// escaped tells whether a string has a backslash in it.
+	escaped bool
+	// raw is the value as it was sent; a string's includes its quotes.
+	raw []byte
+}
+
+// inner is the text between a string's quotes.
+func (t token) inner() []byte { return t.raw[1 : len(t.raw)-1] }
+
+func (t token) isNull() bool { return t.kind == literalKind && t.raw[0] == 'n' }
+
+// text is the string that a token stands for.
+func (t token) text() string {
+	if !t.escaped {
+		return string(t.inner())
+	}
+	return string(unescape(nil, t.inner()))
+}
+
+// syntaxError is a document that is not JSON.
+type syntaxError struct {
+	offset int
+	reason string
+}
+
+func (e *syntaxError) Error() string {
+	return fmt.Sprintf("not valid JSON at byte %d: %s", e.offset, e.reason)
+}
+
+// scanner walks over a JSON document (RFC 8259) and checks all of it, without
+// copying any of it. A library would be preferred; those that were measured
+// either copy the image's text, take what is not JSON (NaN, invalid UTF-8), or
+// do not say where a document is wrong.
+type scanner struct {
+	data []byte
+	pos  int
+}
+
+func (s *scanner) fail(offset int, format string, args ...any) error {
+	return &syntaxError{offset, fmt.Sprintf(format, args...)}
+}
+
+// unexpected complains of the byte at the current position.
+func (s *scanner) unexpected(wanted string) error {
+	if s.pos >= len(s.data) {
+		return s.fail(s.pos, "the document ends where %s is expected", wanted)
+	}
+	c := s.data[s.pos]
+	if c >= 0x20 && c < 0x7f {
+		return s.fail(s.pos, "%q where %s is expected", c, wanted)
+	}
+	return s.fail(s.pos, "byte 0x%02x where %s is expected", c, wanted)
+}
+
+func (s *scanner) space() {
+	for s.pos < len(s.data) {
+		switch s.data[s.pos] {
+		case ' ', '\t', '\n', '\r':
+			s.pos++
+		default:
+			return
+		}
+	}
+}
+
+func (s *scanner) take(c byte) bool {
+	if s.pos < len(s.data) && s.data[s.pos] == c {
+		s.pos++
+		return true
+	}
+	return false
+}
+
+// document scans one object and nothing after it, calling member for each of
+// the object's own members.
+func (s *scanner) document(member func(key, value token)) error {
+	s.space()
+	if s.pos == len(s.data) {
+		return s.fail(s.pos, "the body is empty; a JSON object is expected")
+	}
+	if s.data[s.pos] != '{' {
+		return s.unexpected("a JSON object")
+	}
+	if err := s.object(1, member); err != nil {
+		return err
+	}
+	s.space()
+	if s.pos < len(s.data) {
+		return s.unexpected("the end of the document")
+	}
+	return nil
+}
+
+// object scans from the opening brace.
+func (s *scanner) object(depth int, member func(key, value token)) error {
+	if depth > maxDepth {
+		return s.fail(s.pos, "nested deeper than %d levels", maxDepth)
+	}
+	s.pos++
+	s.space()
+	if s.take('}') {
+		return nil
+	}
+	for {
+		s.space()
+		if s.pos >= len(s.data) || s.data[s.pos] != '"' {
+			return s.unexpected("a key in quotes")
+		}
+		key, err := s.string()
+		if err != nil {
+			return err
+		}
+		s.space()
+		if !s.take(':') {
+			return s.unexpected("a colon")
+		}
+		value, err := s.value(depth)
+		if err != nil {
+			return err
+		}
+		if member != nil {
+			member(key, value)
+		}
+		s.space()
+		if s.take('}') {
+			return nil
+		}
+		if !s.take(',') {
+			return s.unexpected("a comma or a closing brace")
+		}
+	}
+}
+
+// array scans from the opening bracket.
+func (s *scanner) array(depth int) error {
+	if depth > maxDepth {
+		return s.fail(s.pos, "nested deeper than %d levels", maxDepth)
+	}
+	s.pos++
+	s.space()
+	if s.take(']') {
+		return nil
+	}
+	for {
+		if _, err := s.value(depth); err != nil {
+			return err
+		}
+		s.space()
+		if s.take(']') {
+			return nil
+		}
+		if !s.take(',') {
+			return s.unexpected("a comma or a closing bracket")
+		}
+	}
+}
+
+// value scans any value that lies depth levels deep.
+func (s *scanner) value(depth int) (token, error) {
+	s.space()
+	start := s.pos
+	if start >= len(s.data) {
+		return token{}, s.unexpected("a value")
+	}
+	var k kind
+	var err error
+	switch c := s.data[start]; {
+	case c == '"':
+		return s.string()
+	case c == '{':
+		k, err = objectKind, s.object(depth+1, nil)
+	case c == '[':
+		k, err = arrayKind, s.array(depth+1)
+	case c == '-' || c >= '0' && c <= '9':
+		k, err = numberKind, s.number()
+	default:
+		k, err = literalKind, s.literal()
+	}
+	return token{kind: k, raw: s.data[start:s.pos]}, err
+}
+
+func (s *scanner) literal() error {
+	for _, word := range [...]string{"null", "true", "false"} {
+		if bytes.HasPrefix(s.data[s.pos:], []byte(word)) {
+			s.pos += len(word)
+			return nil
+		}
+	}
+	return s.unexpected("a value")
+}
+
+func (s *scanner) digits() bool {
+	start := s.pos
+	for s.pos < len(s.data) && s.data[s.pos] >= '0' && s.data[s.pos] <= '9' {
+		s.pos++
+	}
+	return s.pos > start
+}
+
+func (s *scanner) number() error {
+	s.take('-')
+	if s.take('0') {
+		if s.pos < len(s.data) && s.data[s.pos] >= '0' && s.data[s.pos] <= '9' {
+			return s.fail(s.pos, "a number with a leading zero")
+		}
+	} else if !s.digits() {
+		return s.unexpected("a digit")
+	}
+	if s.take('.') && !s.digits() {
+		return s.unexpected("a digit")
+	}
+	if s.take('e') || s.take('E') {
+		if !s.take('+') {
+			s.take('-')
+		}
+		if !s.digits() {
+			return s.unexpected("a digit")
+		}
+	}
+	return nil
+}
+
+// string scans from the opening quote.
+func (s *scanner) string() (token, error) {
+	start := s.pos
+	s.pos++
+	escaped := false
+	for {
+		s.pos += plain(s.data[s.pos:])
+		if s.pos >= len(s.data) {
+			return token{}, s.fail(start, "a string that is never closed")
+		}
+		switch c := s.data[s.pos]; {
+		case c == '"':
+			s.pos++
+			return token{kind: stringKind, escaped: escaped, raw: s.data[start:s.pos]}, nil
+		case c == '\\':
+			escaped = true
+			if err := s.escape(); err != nil {
+				return token{}, err
+			}
+		case c < 0x20:
+			return token{}, s.fail(s.pos, "control character 0x%02x in a string", c)
+		default:
+			r, size := utf8.DecodeRune(s.data[s.pos:])
+			if r == utf8.RuneError && size == 1 {
+				return token{}, s.fail(s.pos, "not valid UTF-8")
+			}
+			s.pos += size
+		}
+	}
+}
+
+// plain counts the leading bytes that stand for themselves: ASCII that is
+// neither a control character, a quote nor a backslash. Eight are looked at in
+// one step: a byte of mark has its high bit set where the one of w is special.
+func plain(data []byte) int {
+	const (
+		ones  = 0x0101010101010101
+		highs = 0x8080808080808080
+	)
+	n := 0
+	for ; len(data)-n >= 8; n += 8 {
+		w := binary.LittleEndian.Uint64(data[n:])
+		quote := w ^ '"'*ones
+		slash := w ^ '\\'*ones
+		// x - ones borrows into the high bit of a byte that is zero, and
+		// w - 0x20 into that of a byte below 0x20. A borrow can carry on into
+		// the next byte, which only makes it be looked at once more below.
+		mark := ((quote-ones)&^quote | (slash-ones)&^slash | (w-0x20*ones)&^w | w) & highs
+		if mark != 0 {
+			return n + bits.TrailingZeros64(mark)/8
+		}
+	}
+	for ; n < len(data); n++ {
+		if c := data[n]; c < 0x20 || c == '"' || c == '\\' || c >= utf8.RuneSelf {
+			break
+		}
+	}
+	return n
+}
+
+// escape scans from a backslash, and a surrogate pair as one.
+func (s *scanner) escape() error {
+	start := s.pos
+	if start+1 >= len(s.data) {
+		return s.fail(start, "a string that is never closed")
+	}
+	switch s.data[start+1] {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		s.pos += 2
+		return nil
+	case 'u':
+		first, ok := hex4(s.data[start:])
+		if !ok {
+			return s.fail(start, `an escape \u without four hexadecimal digits`)
+		}
+		s.pos += 6
+		if utf16.IsSurrogate(first) {
+			second, ok := hex4(s.data[s.pos:])
+			if !ok || utf16.DecodeRune(first, second) == utf8.RuneError {
+				return s.fail(start, "half of a surrogate pair")
+			}
+			s.pos += 6
+		}
+		return nil
+	default:
+		return s.fail(start, "an unknown escape")
+	}
+}
+
+// hex4 reads an escape of the form \uXXXX.
+func hex4(data []byte) (rune, bool) {
+	if len(data) < 6 || data[0] != '\\' || data[1] != 'u' {
+		return 0, false
+	}
+	for _, c := range data[2:6] {
+		if !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F') {
+			return 0, false
+		}
+	}
+	n, err := strconv.ParseUint(string(data[2:6]), 16, 32)
+	return rune(n), err == nil
+}
+
+// unescape appends what the inside of a scanned string stands for.
+func unescape(dst, inner []byte) []byte {
+	for {
+		i := bytes.IndexByte(inner, '\\')
+		if i < 0 {
+			return append(dst, inner...)
+		}
+		dst = append(dst, inner[:i]...)
+		inner = inner[i:]
+		size := 2
+		switch c := inner[1]; c {
+		case 'b':
+			dst = append(dst, '\b')
+		case 'f':
+			dst = append(dst, '\f')
+		case 'n':
+			dst = append(dst, '\n')
+		case 'r':
+			dst = append(dst, '\r')
+		case 't':
+			dst = append(dst, '\t')
+		case 'u':
+			r, _ := hex4(inner)
+			size = 6
+			if utf16.IsSurrogate(r) {
+				second, _ := hex4(inner[6:])
+				r = utf16.DecodeRune(r, second)
+				size = 12
+			}
+			dst = utf8.AppendRune(dst, r)
+		default:
+			dst = append(dst, c)
+		}
+		inner = inner[size:]
+	}
+}

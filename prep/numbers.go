@@ -1,0 +1,30 @@
+package prep
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"strconv"
+)
+
+// AppendFloats appends little-endian float32 values as the inside of a JSON
+// array: each the shortest decimal that reads back to the same float32. A value
+// that is not finite cannot be written in JSON and is an error.
+func AppendFloats(dst, values []byte) ([]byte, error) {
+	for i := 0; i+4 <= len(values); i += 4 {
+		v := float64(math.Float32frombits(binary.LittleEndian.Uint32(values[i:])))
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return dst, fmt.Errorf("value %d is %v", i/4, v)
+		}
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		// Exponents where ECMAScript, and so most JSON writers, has them.
+		format := byte('f')
+		if abs := math.Abs(v); abs != 0 && (float32(abs) < 1e-6 || float32(abs) >= 1e21) {
+			format = 'e'
+		}
+		dst = strconv.AppendFloat(dst, v, format, -1, 32)
+	}
+	return dst, nil
+}

@@ -1,0 +1,107 @@
+package prep
+
+import (
+	"errors"
+	"runtime/debug"
+	"sync"
+
+	"histogate/prep/raster"
+)
+
+// Preparer does stage 1 for one model. It is safe for concurrent use.
+type Preparer struct {
+	spec    *Spec
+	table   *raster.Table
+	formats []raster.Format
+	samples sync.Pool // of *Sample
+	images  sync.Pool // of *[]byte: encoded images
+}
+
+// Sample is the tensors of one request. It comes from a pool.
+//
+// Whoever holds it may read its tensors until it calls Release, once. A sample
+// whose tensors may still be read by someone else, such as a transport that has
+// not let go of them, must not be released: it is dropped, and the garbage
+// collector takes it when the last reader is gone.
+type Sample struct {
+	// Tensors has one entry for each of the spec's inputs, in their order:
+	// row-major, little-endian, without a batch dimension.
+	Tensors [][]byte
+	owner   *Preparer
+}
+
+// Release gives the sample's memory back.
+func (s *Sample) Release() { s.owner.samples.Put(s) }
+
+// NewPreparer makes the preparer of a checked spec.
+func NewPreparer(spec *Spec) *Preparer {
+	p := &Preparer{spec: spec, formats: raster.Formats()}
+	// As a tensor library does with a list of Python floats: the decimal is
+	// rounded to float64, then to float32.
+	var mean, std [3]float32
+	for c := range 3 {
+		mean[c], std[c] = float32(spec.Tile.Mean[c]), float32(spec.Tile.Std[c])
+	}
+	p.table = raster.NewTable(mean, std)
+	p.samples.New = func() any {
+		s := &Sample{owner: p}
+		for _, in := range spec.Inputs {
+			s.Tensors = append(s.Tensors, make([]byte, Elements(in.Shape)*in.DType.Size()))
+		}
+		return s
+	}
+	p.images.New = func() any { return new([]byte) }
+	return p
+}
+
+// Prepare checks the request's fields and makes the model's inputs of it. Its
+// error is an [*Error] that belongs to this request alone; that is so even when
+// the code for it panics, with the stack in the error.
+func (p *Preparer) Prepare(r *Request) (sample *Sample, err error) {
+	sample = p.samples.Get().(*Sample)
+	defer func() {
+		if cause := recover(); cause != nil {
+			failure := refuse(InvalidRequest, "", "the request cannot be processed")
+			failure.Stack = debug.Stack()
+			err = r.name(failure)
+		}
+		if err != nil {
+			sample.Release()
+			sample = nil
+		}
+	}()
+	if err := r.validate(); err != nil {
+		return sample, err
+	}
+	image := p.images.Get().(*[]byte)
+	defer p.images.Put(image)
+	data, err := decodeBase64((*image)[:0], r.fields[imageData])
+	if err != nil {
+		return sample, r.name(refuse(InvalidImage, imageData.String(), "not valid base64: %s", err))
+	}
+	*image = data
+	for i, in := range p.spec.Inputs {
+		if err := p.tile(sample.Tensors[i], in.DType, data); err != nil {
+			return sample, r.name(err)
+		}
+	}
+	return sample, nil
+}
+
+// tile decodes an encoded image into the tensor.
+func (p *Preparer) tile(dst []byte, dtype DType, data []byte) *Error {
+	layout := raster.Float32
+	if dtype == Float16 {
+		layout = raster.Float16
+	}
+	err := raster.Decode(data, p.spec.Tile.Width, p.spec.Tile.Height, p.formats, raster.Target{Layout: layout, Table: p.table, Dst: dst})
+	if err == nil {
+		return nil
+	}
+	code := InvalidImage
+	var refused *raster.Error
+	if errors.As(err, &refused) && refused.Kind == raster.WrongSize {
+		code = WrongShape
+	}
+	return refuse(code, imageData.String(), "%s", err)
+}

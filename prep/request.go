@@ -1,0 +1,201 @@
+package prep
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+)
+
+// Mode is what of a model's outputs a request asks for.
+type Mode string
+
+// The modes of an inference.
+const (
+	Prediction              Mode = "prediction"
+	Embedding               Mode = "embedding"
+	PredictionWithEmbedding Mode = "prediction_with_embedding"
+)
+
+// Request is a tile request whose document is valid JSON. It aliases the body
+// that it was parsed from, which must stay as it is while the request is used.
+//
+// The tile's fields are checked by [Preparer.Prepare] and not before: a request
+// for a model's metadata carries them empty.
+type Request struct {
+	fields [fieldCount]token
+}
+
+// field is one of the fields that a request may have.
+type field int
+
+const (
+	imageData field = iota
+	bulkRNA
+	slideName
+	xField
+	yField
+	widthField
+	heightField
+	tissueRatio
+	patchIdx
+	resolution
+	modelName
+	modeField
+	fieldCount
+)
+
+func (f field) String() string {
+	return [fieldCount]string{
+		"image_data", "bulk_rna", "slide_name", "x", "y", "width", "height",
+		"tissue_ratio", "patch_idx", "resolution", "model_name", "mode",
+	}[f]
+}
+
+func fieldOf(key string) field {
+	switch key {
+	case "image_data":
+		return imageData
+	case "bulk_rna":
+		return bulkRNA
+	case "slide_name":
+		return slideName
+	case "x":
+		return xField
+	case "y":
+		return yField
+	case "width":
+		return widthField
+	case "height":
+		return heightField
+	case "tissue_ratio":
+		return tissueRatio
+	case "patch_idx":
+		return patchIdx
+	case "resolution":
+		return resolution
+	case "model_name":
+		return modelName
+	case "mode":
+		return modeField
+	default:
+		return fieldCount
+	}
+}
+
+// ParseRequest reads the JSON document of a request. Unknown fields are passed
+// over, the last of repeated fields counts. Its error is an [*Error].
+func ParseRequest(body []byte) (*Request, error) {
+	r := new(Request)
+	s := scanner{data: body}
+	err := s.document(func(key, value token) {
+		var f field
+		if key.escaped {
+			f = fieldOf(key.text())
+		} else {
+			f = fieldOf(string(key.inner())) // the compiler does not copy here
+		}
+		if f < fieldCount {
+			r.fields[f] = value
+		}
+	})
+	if err == nil {
+		return r, nil
+	}
+	var syntax *syntaxError
+	if !errors.As(err, &syntax) {
+		return nil, err
+	}
+	return nil, r.name(refuse(InvalidRequest, "", "the body is %s", syntax))
+}
+
+// name tells an error which tile it is about.
+func (r *Request) name(err *Error) *Error {
+	if t := r.fields[slideName]; t.kind == stringKind {
+		err.Slide = t.text()
+	}
+	if t := r.fields[patchIdx]; t.kind == numberKind {
+		err.Patch = string(t.raw)
+	}
+	return err
+}
+
+// ModelName is the request's model_name, empty when it has none.
+func (r *Request) ModelName() (string, error) { return r.optionalText(modelName) }
+
+// Mode is the request's mode, empty when it has none.
+func (r *Request) Mode() (string, error) { return r.optionalText(modeField) }
+
+func (r *Request) optionalText(f field) (string, error) {
+	switch t := r.fields[f]; t.kind {
+	case missing:
+		return "", nil
+	case stringKind:
+		return t.text(), nil
+	default:
+		return "", r.name(refuse(InvalidRequest, f.String(), "must be a string"))
+	}
+}
+
+// validate checks every field of a tile but the contents of image_data and
+// bulk_rna. All that are missing are named in one error.
+func (r *Request) validate() error {
+	var absent []string
+	for _, f := range [...]field{imageData, slideName, xField, yField, widthField, heightField, patchIdx} {
+		if r.fields[f].kind == missing {
+			absent = append(absent, f.String())
+		}
+	}
+	if absent != nil {
+		return r.name(refuse(InvalidRequest, strings.Join(absent, ", "), "missing; every tile request needs it"))
+	}
+	for _, f := range [...]field{imageData, slideName} {
+		if r.fields[f].kind != stringKind {
+			return r.name(refuse(InvalidRequest, f.String(), "must be a string"))
+		}
+	}
+	for _, f := range [...]field{xField, yField, widthField, heightField, patchIdx} {
+		if err := checkInteger(r.fields[f]); err != nil {
+			return r.name(refuse(InvalidRequest, f.String(), "%s", err))
+		}
+	}
+	for _, f := range [...]field{tissueRatio, resolution} {
+		t := r.fields[f]
+		if t.kind == missing || t.isNull() {
+			continue
+		}
+		if t.kind != numberKind {
+			return r.name(refuse(InvalidRequest, f.String(), "must be a number or null"))
+		}
+		if _, err := strconv.ParseFloat(string(t.raw), 64); err != nil {
+			return r.name(refuse(InvalidRequest, f.String(), "%s is larger than a 64-bit float can be", clip(string(t.raw))))
+		}
+	}
+	if t := r.fields[bulkRNA]; t.kind != missing && t.kind != arrayKind && !t.isNull() {
+		return r.name(refuse(InvalidRequest, bulkRNA.String(), "must be an array of numbers or null"))
+	}
+	return nil
+}
+
+// AppendEcho appends the members of an answer that repeat the request, in the
+// form `"slide_name":"S1","x":0,...`. Strings and numbers are repeated as they
+// were sent, but for an integer written as 7.0 or 1e3, which becomes 7 or 1000.
+// The request must have been prepared without an error.
+func (r *Request) AppendEcho(dst []byte) []byte {
+	for i, f := range [...]field{slideName, xField, yField, widthField, heightField, tissueRatio, patchIdx, resolution} {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, '"')
+		dst = append(dst, f.String()...)
+		dst = append(dst, `":`...)
+		switch t := r.fields[f]; {
+		case t.kind == missing:
+			dst = append(dst, "null"...)
+		case f == tissueRatio, f == resolution, f == slideName:
+			dst = append(dst, t.raw...)
+		default:
+			dst = appendInteger(dst, t.raw)
+		}
+	}
+	return dst
+}
