@@ -1,0 +1,49 @@
+// Command gateway serves pathology models: HTTP in front, Triton behind.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"histogate/gateway"
+)
+
+func main() {
+	if len(os.Args) > 2 && os.Args[1] == gateway.GuardCommand {
+		fmt.Println(gateway.Guard(os.Args[2:])) // the gateway reads how it ended
+		return
+	}
+	if len(os.Args) < 2 || os.Args[1] != "serve" {
+		fmt.Fprintln(os.Stderr, "usage: gateway serve [flags]\n\n\"gateway serve -h\" lists the flags.")
+		os.Exit(2)
+	}
+	cfg, err := gateway.ReadConfig(os.Args[2:], os.LookupEnv, os.Stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return
+	case err != nil:
+		fmt.Fprintf(os.Stderr, "gateway: the configuration is wrong:\n%v\n", err)
+		os.Exit(2)
+	}
+	log := slog.New(slog.NewJSONHandler(os.Stdout, &slog.HandlerOptions{Level: cfg.LogLevel}))
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	if err := serve(ctx, cfg, log); err != nil {
+		log.Error("cannot serve", "error", err)
+		os.Exit(1) //nolint:gocritic // the signals need no restoring when the process ends
+	}
+}
+
+func serve(ctx context.Context, cfg *gateway.Config, log *slog.Logger) error {
+	g, err := gateway.New(cfg, log)
+	if err != nil {
+		return err
+	}
+	return g.Serve(ctx)
+}

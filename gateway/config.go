@@ -1,0 +1,192 @@
+package gateway
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Config is everything that can be set from outside. Read it with
+// [ReadConfig]: the zero value does not serve.
+type Config struct {
+	Host        string // address to listen on, all interfaces when empty
+	Port        int    // the API; 0 takes a free port
+	MetricsPort int    // /metrics alone; 0 takes a free port
+
+	ModelRepository string   // folder with one sub-folder a model
+	Models          []string // names to serve, every model in the repository when empty
+	DefaultModel    string   // model of an /invocations body without model_name
+
+	TritonServer       string        // tritonserver to run as a child; none when empty
+	TritonBackends     string        // the child's backend directory
+	TritonAddress      string        // host:port of the gRPC endpoint of a Triton that something else runs
+	TritonStartTimeout time.Duration // from the start of a child until it must be live
+
+	RequestTimeout    time.Duration // from a request's first byte to its answer
+	MaxInFlight       int           // requests admitted at once
+	MaxBodyBytes      int           // of one request
+	PreprocessWorkers int           // requests in stage 1 at once
+	DrainLimit        time.Duration // from SIGTERM until what is pending is cancelled
+
+	LogLevel slog.Level
+}
+
+// setting is one thing an operator can set, by an environment variable or by
+// the flag of the same name in lower case with dashes.
+type setting struct {
+	env   string
+	usage string
+	value string // the default, as an operator would write it
+	read  func(c *Config, value string) error
+}
+
+func (s setting) flag() string { return strings.ReplaceAll(strings.ToLower(s.env), "_", "-") }
+
+// settings lists every setting, in the order in which the usage shows them.
+func settings() []setting {
+	return []setting{
+		{"HOST", "address to listen on; empty means every interface", "", text(func(c *Config) *string { return &c.Host })},
+		{"PORT", "port of the API; 0 takes a free one", "8080", port(func(c *Config) *int { return &c.Port })},
+		{"METRICS_PORT", "port of /metrics; 0 takes a free one", "9090", port(func(c *Config) *int { return &c.MetricsPort })},
+		{"MODEL_REPOSITORY", "folder that holds a folder for each model", "model_repository", text(func(c *Config) *string { return &c.ModelRepository })},
+		{"MODELS", "models to serve, separated by commas; empty means all in the repository", "", func(c *Config, value string) error {
+			c.Models = nil
+			for name := range strings.SplitSeq(value, ",") {
+				if name = strings.TrimSpace(name); name != "" {
+					c.Models = append(c.Models, name)
+				}
+			}
+			return nil
+		}},
+		{"DEFAULT_MODEL", "model of a request to /invocations that names none", "", text(func(c *Config) *string { return &c.DefaultModel })},
+		{"TRITON_SERVER", "tritonserver to run as a child process; empty means that something else runs one", "", text(func(c *Config) *string { return &c.TritonServer })},
+		{"TRITON_BACKENDS", "backend directory of the child", "/opt/tritonserver/backends", text(func(c *Config) *string { return &c.TritonBackends })},
+		{"TRITON_ADDRESS", "host:port of the gRPC endpoint of a Triton that something else runs", "127.0.0.1:8001", func(c *Config, value string) error {
+			if _, _, err := net.SplitHostPort(value); err != nil {
+				return errors.New("must be host:port")
+			}
+			c.TritonAddress = value
+			return nil
+		}},
+		{"TRITON_START_TIMEOUT", "how long the child may take until it is live", "60s", duration(func(c *Config) *time.Duration { return &c.TritonStartTimeout })},
+		{"REQUEST_TIMEOUT", "how long a request may take in all", "25s", duration(func(c *Config) *time.Duration { return &c.RequestTimeout })},
+		{"MAX_IN_FLIGHT", "requests admitted at once", "1024", count(func(c *Config) *int { return &c.MaxInFlight })},
+		{"MAX_BODY_BYTES", "size of the largest request body", "26214400", count(func(c *Config) *int { return &c.MaxBodyBytes })},
+		{"PREPROCESS_WORKERS", "requests decoded at once; the default is the number of CPUs", strconv.Itoa(runtime.GOMAXPROCS(0)), count(func(c *Config) *int { return &c.PreprocessWorkers })},
+		{"DRAIN_LIMIT", "how long pending requests are still served after SIGTERM", "20s", duration(func(c *Config) *time.Duration { return &c.DrainLimit })},
+		{"LOG_LEVEL", "debug, info, warn or error", "info", func(c *Config, value string) error {
+			if c.LogLevel.UnmarshalText([]byte(value)) != nil {
+				return errors.New("must be debug, info, warn or error")
+			}
+			return nil
+		}},
+	}
+}
+
+// aliases are variables that platforms set, each taken where the setting it
+// stands for is not set itself.
+var aliases = [...]struct{ alias, env string }{
+	{"SAGEMAKER_BIND_TO_PORT", "PORT"},
+}
+
+// ReadConfig reads the configuration from the environment and from command
+// line arguments, which win. Every mistake is reported, not only the first.
+// It returns [flag.ErrHelp] after writing the usage when -h is among args.
+func ReadConfig(args []string, lookupEnv func(string) (string, bool), usage io.Writer) (*Config, error) {
+	type given struct{ value, from string }
+	values := map[string]given{}
+	flags := flag.NewFlagSet("gateway serve", flag.ContinueOnError)
+	flags.SetOutput(usage)
+	flags.Usage = func() { writeUsage(usage) }
+	for _, s := range settings() {
+		values[s.env] = given{s.value, s.env}
+		for _, a := range aliases {
+			if v, ok := lookupEnv(a.alias); ok && v != "" && a.env == s.env {
+				values[s.env] = given{v, a.alias}
+			}
+		}
+		if v, ok := lookupEnv(s.env); ok && v != "" {
+			values[s.env] = given{v, s.env}
+		}
+		flags.Func(s.flag(), s.usage, func(v string) error {
+			values[s.env] = given{v, "-" + s.flag()}
+			return nil
+		})
+	}
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	c := new(Config)
+	var mistakes []error
+	if flags.NArg() > 0 {
+		mistakes = append(mistakes, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
+	}
+	for _, s := range settings() {
+		v := values[s.env]
+		if err := s.read(c, v.value); err != nil {
+			mistakes = append(mistakes, fmt.Errorf("%s=%q: %w", v.from, v.value, err))
+		}
+	}
+	if c.Port != 0 && c.Port == c.MetricsPort {
+		mistakes = append(mistakes, fmt.Errorf("PORT and METRICS_PORT are both %d: give one of them another port", c.Port))
+	}
+	return c, errors.Join(mistakes...)
+}
+
+func writeUsage(w io.Writer) {
+	fmt.Fprintln(w, "usage: gateway serve [flags]\n\nEach flag can also be set by the environment variable named beside it; the flag wins.")
+	for _, s := range settings() {
+		fmt.Fprintf(w, "\n  -%s (%s)\n    %s", s.flag(), s.env, s.usage)
+		if s.value != "" {
+			fmt.Fprintf(w, " (default %s)", s.value)
+		}
+	}
+	fmt.Fprintln(w)
+}
+
+func text(field func(*Config) *string) func(*Config, string) error {
+	return func(c *Config, value string) error {
+		*field(c) = value
+		return nil
+	}
+}
+
+func port(field func(*Config) *int) func(*Config, string) error {
+	return func(c *Config, value string) error {
+		n, err := strconv.Atoi(value)
+		if err != nil || n < 0 || n > 65535 {
+			return errors.New("must be a port number from 0 to 65535")
+		}
+		*field(c) = n
+		return nil
+	}
+}
+
+func count(field func(*Config) *int) func(*Config, string) error {
+	return func(c *Config, value string) error {
+		n, err := strconv.Atoi(value)
+		if err != nil || n < 1 {
+			return errors.New("must be a whole number of at least 1")
+		}
+		*field(c) = n
+		return nil
+	}
+}
+
+func duration(field func(*Config) *time.Duration) func(*Config, string) error {
+	return func(c *Config, value string) error {
+		d, err := time.ParseDuration(value)
+		if err != nil || d <= 0 {
+			return errors.New(`must be a duration above zero, such as "30s" or "500ms"`)
+		}
+		*field(c) = d
+		return nil
+	}
+}

@@ -1,0 +1,27 @@
+// Package gateway is the HTTP side of histogate: it takes tiles from clients,
+// has package prep make tensors of them, and package tritonclient send those to
+// the Triton next to it.
+//
+// The life of a request:
+//
+//  1. [Gateway] receives it; observe gives it an id and a trace, and catches
+//     whatever goes wrong below. (gateway.go)
+//  2. The router picks a handler, which knows which model and mode are meant or
+//     where in the body to look for them. (routes.go)
+//  3. infer, the one path of every inference, looks at the headers, admits the
+//     request or refuses it as busy, and reads its body. (infer.go, admission.go,
+//     body.go)
+//  4. It waits for a CPU slot and does stage 1 in it: parse, decode, normalise.
+//     A failure here is the request's own: a 400. (package prep)
+//  5. It sends the tensors to Triton, which batches them with those of others.
+//     A failure here is everybody's in that batch: a 503. (package tritonclient)
+//  6. It writes the answer. (reply.go)
+//
+// An error from any depth ends in fail, which classifies it, logs it, counts it
+// and writes it; errors.go is the only place that knows a status.
+//
+// Beside the requests, health keeps every model loaded and knows whether it
+// answers (health.go), contract.go holds a model's spec against what Triton has,
+// and child runs a Triton as a child process where that is configured
+// (triton.go).
+package gateway

@@ -1,0 +1,193 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/gofiber/fiber/v2"
+
+	"histogate/prep"
+	"histogate/tritonclient"
+)
+
+// Code says in one word why a request failed. The set is closed; each code has
+// one status. Codes of stage 1 are package prep's.
+type Code string
+
+// The codes of the gateway itself and of the shared stage.
+const (
+	CodeNotFound             Code = "not_found"
+	CodeUnknownModel         Code = "unknown_model"
+	CodeMethodNotAllowed     Code = "method_not_allowed"
+	CodeNotAcceptable        Code = "not_acceptable"
+	CodeRequestTimeout       Code = "request_timeout"
+	CodeBodyTooLarge         Code = "body_too_large"
+	CodeUnsupportedMediaType Code = "unsupported_media_type"
+	CodeHeaderTooLarge       Code = "header_too_large"
+	CodeMalformedHTTP        Code = "malformed_http"
+	CodeBusy                 Code = "busy"
+	CodeQueueTimeout         Code = "queue_timeout"
+	CodeBackendUnavailable   Code = "backend_unavailable"
+	CodeBackendTimeout       Code = "backend_timeout"
+	CodeForwardFailed        Code = "forward_failed"
+	CodeInternal             Code = "internal"
+)
+
+// refusal is an error that the gateway itself found, already classified.
+type refusal struct {
+	code   Code
+	detail string // for the caller; a fixed sentence for a 5xx
+	err    error  // for the log
+}
+
+func (r *refusal) Error() string {
+	if r.err != nil {
+		return r.detail + ": " + r.err.Error()
+	}
+	return r.detail
+}
+
+func (r *refusal) Unwrap() error { return r.err }
+
+func refuse(code Code, format string, args ...any) *refusal {
+	return &refusal{code: code, detail: fmt.Sprintf(format, args...)}
+}
+
+// answer is what a failed request is told.
+type answer struct {
+	status     int
+	code       Code
+	detail     string
+	retryAfter int // seconds; 0 means that no hint is given
+}
+
+// classify is the one place where an error becomes a status. Errors arrive
+// wrapped from any depth; what is not recognised is a fault of ours.
+//
+// A failure of one request (400 and the like) tells its caller what to change.
+// A failure of the shared stage (503) tells a fixed sentence: its cause may hold
+// paths, tracebacks or another request's data and belongs in the log.
+func classify(err error) answer {
+	var (
+		refused   *refusal
+		stage1    *prep.Error
+		backend   *tritonclient.Error
+		framework *fiber.Error
+	)
+	switch {
+	case errors.As(err, &refused):
+		return answerFor(refused.code, refused.detail)
+	case errors.As(err, &stage1):
+		return answer{status: http.StatusBadRequest, code: Code(stage1.Code), detail: stage1.Error()}
+	case errors.As(err, &backend):
+		return answerFor(backendCode(backend), "")
+	case errors.As(err, &framework):
+		return answerFor(frameworkCode(framework), framework.Message)
+	case errors.Is(err, context.DeadlineExceeded):
+		return answerFor(CodeQueueTimeout, "")
+	case errors.Is(err, context.Canceled):
+		return answerFor(CodeBackendUnavailable, "")
+	default:
+		return answerFor(CodeInternal, "")
+	}
+}
+
+// answerFor gives a code its status. The detail of a 5xx is always the fixed
+// sentence, unless the gateway wrote the detail itself and knows it to be safe.
+func answerFor(code Code, detail string) answer {
+	a := answer{code: code, detail: detail}
+	fixed := ""
+	switch code {
+	case CodeNotFound, CodeUnknownModel:
+		a.status = http.StatusNotFound
+	case CodeMethodNotAllowed:
+		a.status = http.StatusMethodNotAllowed
+	case CodeNotAcceptable:
+		a.status = http.StatusNotAcceptable
+	case CodeRequestTimeout:
+		a.status = http.StatusRequestTimeout
+	case CodeBodyTooLarge:
+		a.status = http.StatusRequestEntityTooLarge
+	case CodeUnsupportedMediaType:
+		a.status = http.StatusUnsupportedMediaType
+	case CodeHeaderTooLarge:
+		a.status = http.StatusRequestHeaderFieldsTooLarge
+	case CodeMalformedHTTP:
+		a.status = http.StatusBadRequest
+	case CodeBusy:
+		a.status, a.retryAfter = http.StatusServiceUnavailable, 1
+		fixed = "the service is at its limit of requests; send the request again later"
+	case CodeQueueTimeout:
+		a.status, a.retryAfter = http.StatusServiceUnavailable, 1
+		fixed = "the request waited for its turn until its deadline passed; send it again later"
+	case CodeBackendUnavailable:
+		a.status, a.retryAfter = http.StatusServiceUnavailable, 1
+		fixed = "the model is not available at the moment; send the request again later"
+	case CodeBackendTimeout:
+		a.status, a.retryAfter = http.StatusServiceUnavailable, 1
+		fixed = "the model did not answer before the request's deadline; send the request again"
+	case CodeForwardFailed:
+		a.status, a.retryAfter = http.StatusServiceUnavailable, 1
+		fixed = "the model failed on the batch that held this request; the request itself is sound, send it again"
+	default:
+		a.status, a.code = http.StatusInternalServerError, CodeInternal
+		a.detail = "the service met an unexpected fault; report the request id to its operator"
+	}
+	if a.detail == "" {
+		a.detail = fixed
+	}
+	return a
+}
+
+func backendCode(err *tritonclient.Error) Code {
+	switch err.Kind {
+	case tritonclient.QueueFull:
+		return CodeBusy
+	case tritonclient.QueueTimeout:
+		return CodeQueueTimeout
+	case tritonclient.DeadlineExceeded:
+		return CodeBackendTimeout
+	case tritonclient.Unavailable, tritonclient.NotFound, tritonclient.Canceled:
+		return CodeBackendUnavailable
+	case tritonclient.ExecuteFailed, tritonclient.BackendDead, tritonclient.Rejected, tritonclient.BadOutput:
+		return CodeForwardFailed
+	default:
+		return CodeInternal
+	}
+}
+
+func frameworkCode(err *fiber.Error) Code {
+	switch err.Code {
+	case http.StatusNotFound:
+		return CodeNotFound
+	case http.StatusMethodNotAllowed:
+		return CodeMethodNotAllowed
+	case http.StatusRequestTimeout:
+		return CodeRequestTimeout
+	case http.StatusRequestEntityTooLarge:
+		return CodeBodyTooLarge
+	case http.StatusRequestHeaderFieldsTooLarge:
+		return CodeHeaderTooLarge
+	case http.StatusBadRequest:
+		return CodeMalformedHTTP
+	default:
+		return CodeInternal
+	}
+}
+
+// unknownModel lists what could have been asked for.
+func unknownModel(name string, served []string) error {
+	return refuse(CodeUnknownModel, "model %q is not served here; the models are: %s", clip(name), strings.Join(served, ", "))
+}
+
+// clip bounds how much of a caller's own text an answer repeats.
+func clip(s string) string {
+	const most = 40
+	if runes := []rune(s); len(runes) > most {
+		return string(runes[:most]) + "..."
+	}
+	return s
+}

@@ -1,0 +1,174 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+
+	"histogate/tritonclient"
+)
+
+const (
+	headerBytes = 16 << 10         // of one request's headers
+	idleTimeout = 75 * time.Second // above what clients keep a connection for
+	cancelGrace = 2 * time.Second  // from cancelling what is pending until it is given up
+)
+
+// Gateway serves models over HTTP. Make one with [New].
+type Gateway struct {
+	cfg       *Config
+	log       *slog.Logger
+	models    *models
+	triton    *tritonclient.Client
+	child     *child // nil where something else runs Triton
+	metrics   *metrics
+	admission *admission
+	bodies    *bodies
+	app       *fiber.App
+
+	draining atomic.Bool
+	// pending is the parent of every request's context.
+	pending       context.Context
+	cancelPending context.CancelFunc
+}
+
+// New makes a gateway of a configuration. It reads the models' specs, whose
+// mistakes it reports all at once, and connects to nothing yet.
+func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
+	served, err := readModels(cfg)
+	if err != nil {
+		return nil, err
+	}
+	g := &Gateway{
+		cfg:       cfg,
+		log:       log,
+		models:    served,
+		admission: newAdmission(cfg.MaxInFlight, cfg.PreprocessWorkers),
+		bodies:    &bodies{limit: cfg.MaxBodyBytes},
+	}
+	g.metrics = newMetrics(func() float64 { return float64(len(g.admission.inFlight)) })
+	g.pending, g.cancelPending = context.WithCancel(context.Background())
+	var options tritonclient.Options
+	if cfg.TritonServer != "" {
+		g.child = &child{cfg: cfg, log: log, started: g.metrics.starts.Inc}
+		options.Dial = g.child.dial
+	}
+	if g.triton, err = tritonclient.New(cfg.TritonAddress, options); err != nil {
+		return nil, fmt.Errorf("TRITON_ADDRESS: %w", err)
+	}
+	for _, m := range served.list {
+		m.health = newHealth(m, g.triton, g.metrics, log)
+	}
+	g.app = fiber.New(fiber.Config{
+		DisableStartupMessage: true,
+		CaseSensitive:         true,
+		ErrorHandler:          g.fail, // of what is refused before it is routed
+		StreamRequestBody:     true,   // see bodies
+		BodyLimit:             cfg.MaxBodyBytes,
+		ReadBufferSize:        headerBytes,
+		ReadTimeout:           cfg.RequestTimeout,
+		IdleTimeout:           idleTimeout,
+		// A multipart body is refused by its type, not taken apart first.
+		DisablePreParseMultipartForm: true,
+	})
+	g.app.Server().CloseOnShutdown = true
+	g.routes()
+	return g, nil
+}
+
+// Serve serves until the context ends. Then it takes no new connection, answers
+// what it has accepted, cancels what is left when DRAIN_LIMIT has passed, and
+// stops Triton last. It returns nil after such an end, and an error when it
+// could not start: a port is taken, Triton does not run, or a model's contract
+// is not the one that Triton has.
+func (g *Gateway) Serve(ctx context.Context) error {
+	api, err := listen(g.cfg.Host, g.cfg.Port, "PORT")
+	if err != nil {
+		return err
+	}
+	defer api.Close()
+	admin, err := listen(g.cfg.Host, g.cfg.MetricsPort, "METRICS_PORT")
+	if err != nil {
+		return err
+	}
+	defer admin.Close()
+	defer g.triton.Close()
+	g.log.Info("listening", "port", portOf(api), "metrics_port", portOf(admin), "models", g.models.names)
+
+	// Whatever of these fails first ends the others through the context.
+	group, running := errgroup.WithContext(ctx)
+	backend, stopBackend := context.WithCancel(context.Background())
+	defer stopBackend()
+	tritonDone := make(chan error, 1)
+	if g.child != nil {
+		group.Go(func() error {
+			err := g.child.run(backend)
+			tritonDone <- err
+			return err
+		})
+	} else {
+		tritonDone <- nil
+	}
+	for _, m := range g.models.list {
+		group.Go(func() error { return m.health.run(running) })
+	}
+	metricsServer := &http.Server{Handler: g.admin(), ReadHeaderTimeout: 5 * time.Second}
+	group.Go(func() error { return ignoreClosed(metricsServer.Serve(admin)) })
+	group.Go(func() error { return g.app.Listener(api) })
+	group.Go(func() error {
+		<-running.Done()
+		g.drain()
+		stopBackend()
+		<-tritonDone
+		return metricsServer.Close()
+	})
+	return group.Wait()
+}
+
+// drain answers what was accepted, for as long as that may take, and cancels
+// the rest.
+func (g *Gateway) drain() {
+	g.draining.Store(true)
+	g.log.Info("draining", "in_flight", len(g.admission.inFlight), "limit", g.cfg.DrainLimit)
+	if err := g.app.ShutdownWithTimeout(g.cfg.DrainLimit); err == nil {
+		return
+	}
+	g.log.Warn("drain limit passed, cancelling what is pending", "in_flight", len(g.admission.inFlight))
+	g.cancelPending()
+	if err := g.app.ShutdownWithTimeout(cancelGrace); err != nil {
+		g.log.Warn("connections were still open", "error", err)
+	}
+}
+
+func (g *Gateway) admin() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(g.metrics.registry, promhttp.HandlerOpts{}))
+	return mux
+}
+
+func listen(host string, port int, setting string) (net.Listener, error) {
+	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	if err != nil {
+		return nil, fmt.Errorf("%s=%d: %w", setting, port, err)
+	}
+	return l, nil
+}
+
+func portOf(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,55 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+// GuardCommand is the argument with which the gateway's own binary is run to be
+// a guard, in place of serving.
+const GuardCommand = "guard"
+
+// guardPatience is how long a command may take to stop once it was asked to.
+const guardPatience = 5 * time.Second
+
+// Guard runs a command until it ends by itself or the standard input is closed,
+// and then sees to it that nothing of its process group is left. It writes the
+// command's process id to the standard output and, at the end, how it ended.
+//
+// It is what stands between the gateway and its Triton, as a process of its own:
+// its input closes when the gateway ends, however it ends, so that even one that
+// was killed leaves no Triton and no backend process behind. The command is asked
+// to stop (SIGTERM), and killed when that takes too long.
+func Guard(command []string) error {
+	// If the guard itself is killed the kernel asks the command to stop, when
+	// the thread ends that started it: so this one is kept.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	// A backend's process can outlive a server that was killed.
+	killGroup := func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	defer killGroup()
+	_, _ = fmt.Println(cmd.Process.Pid) // whoever reads it may be gone already
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		time.Sleep(guardPatience)
+		killGroup()
+	}()
+	err := cmd.Wait()
+	if err == nil {
+		err = errors.New("exit status 0")
+	}
+	return err
+}

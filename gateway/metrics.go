@@ -1,0 +1,114 @@
+package gateway
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// stage names a part of a request's life that is timed on its own.
+type stage int
+
+const (
+	stageRead   stage = iota // the body from the socket
+	stageWait                // for a CPU slot
+	stagePrep                // JSON, base64, image, transform, bulk RNA
+	stageTriton              // the model, queue and batching included
+	stageReply               // numbers to JSON
+	stageCount
+)
+
+func (s stage) String() string {
+	return [stageCount]string{"read", "wait", "prep", "triton", "reply"}[s]
+}
+
+// metrics is what a gateway counts, in a registry of its own.
+type metrics struct {
+	registry *prometheus.Registry
+	requests *prometheus.CounterVec
+	stages   [stageCount]prometheus.Observer
+	canaries *prometheus.CounterVec
+	starts   prometheus.Counter
+	ready    *prometheus.GaugeVec
+	triton   *prometheus.GaugeVec
+}
+
+func newMetrics(inFlight func() float64) *metrics {
+	stages := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "histogate_stage_duration_seconds",
+		Help:    "Time that requests spent in each stage.",
+		Buckets: prometheus.ExponentialBuckets(0.0002, 2, 19), // 0.2 ms to 52 s
+	}, []string{"stage"})
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "histogate_requests_total",
+			Help: "Requests answered, by route, model, status and code (empty for a success).",
+		}, []string{"route", "model", "status", "code"}),
+		canaries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "histogate_canary_inferences_total",
+			Help: "Inferences that the gateway sent to Triton on its own account, to warm up or probe a model.",
+		}, []string{"model", "result"}),
+		starts: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "histogate_triton_starts_total",
+			Help: "Times that the gateway started a Triton child process.",
+		}),
+		ready: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "histogate_model_ready",
+			Help: "1 when the model answers real inferences.",
+		}, []string{"model"}),
+		triton: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "histogate_triton_info",
+			Help: "1, with the version of the Triton that is connected.",
+		}, []string{"version"}),
+	}
+	for s := range stageCount {
+		m.stages[s] = stages.WithLabelValues(s.String())
+	}
+	m.registry.MustRegister(stages, m.requests, m.canaries, m.starts, m.ready, m.triton,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "histogate_requests_in_flight",
+			Help: "Requests admitted and not yet answered.",
+		}, inFlight),
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		collectors.NewBuildInfoCollector(),
+	)
+	return m
+}
+
+// answered counts one request and the time of each stage that it reached.
+func (m *metrics) answered(t *trace, status int, code Code) {
+	m.requests.WithLabelValues(t.route, t.model, strconv.Itoa(status), string(code)).Inc()
+	for s, d := range t.stages {
+		if d > 0 {
+			m.stages[s].Observe(d.Seconds())
+		}
+	}
+}
+
+// connected records the version of the Triton that is connected.
+func (m *metrics) connected(version string) {
+	m.triton.Reset()
+	m.triton.WithLabelValues(version).Set(1)
+}
+
+// trace is what is known of one request while it is served.
+type trace struct {
+	id     string
+	start  time.Time
+	route  string // the route's pattern, never the path that was sent
+	model  string // a served model's name, or empty
+	mode   string
+	stages [stageCount]time.Duration
+	mark   time.Time // end of the latest stage
+}
+
+// end closes a stage: the time since the previous one ended belongs to it.
+func (t *trace) end(s stage) {
+	now := time.Now()
+	t.stages[s] += now.Sub(t.mark)
+	t.mark = now
+}

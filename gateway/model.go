@@ -1,0 +1,172 @@
+package gateway
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"histogate/prep"
+	"histogate/tritonclient"
+	"histogate/tritonclient/kserve"
+)
+
+// model is one served model: its contract, and what is derived from it once.
+type model struct {
+	spec     *prep.Spec
+	config   *kserve.ModelConfig // the config.pbtxt beside the spec
+	preparer *prep.Preparer
+	metadata []byte // the metadata answer
+	health   *health
+}
+
+// models is what is served, by every name that it is served under.
+type models struct {
+	list     []*model
+	names    []string // without aliases, in order
+	byName   map[string]*model
+	fallback *model // of a request that names none; nil when there is no such
+}
+
+// readModels reads the models to serve from the repository and holds each spec
+// against its config.pbtxt. Every mistake is reported.
+func readModels(cfg *Config) (*models, error) {
+	names := cfg.Models
+	if len(names) == 0 {
+		entries, err := os.ReadDir(cfg.ModelRepository)
+		if err != nil {
+			return nil, fmt.Errorf("MODEL_REPOSITORY: %w", err)
+		}
+		for _, e := range entries {
+			// A link to a folder counts: mounted volumes are made of them.
+			if info, err := os.Stat(filepath.Join(cfg.ModelRepository, e.Name())); err == nil && info.IsDir() {
+				names = append(names, e.Name())
+			}
+		}
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("MODEL_REPOSITORY=%q holds no model", cfg.ModelRepository)
+	}
+	served := &models{byName: map[string]*model{}}
+	var mistakes []error
+	for _, name := range names {
+		m, err := readModel(filepath.Join(cfg.ModelRepository, name), name)
+		if err != nil {
+			mistakes = append(mistakes, err)
+			continue
+		}
+		served.list = append(served.list, m)
+		served.names = append(served.names, name)
+		for _, n := range slices.Concat([]string{name}, m.spec.Aliases) {
+			if other, taken := served.byName[n]; taken {
+				mistakes = append(mistakes, fmt.Errorf("%q is a name of both %s and %s", n, other.spec.Name, name))
+			}
+			served.byName[n] = m
+		}
+	}
+	if len(mistakes) == 0 && cfg.DefaultModel != "" {
+		if served.fallback = served.byName[cfg.DefaultModel]; served.fallback == nil {
+			mistakes = append(mistakes, fmt.Errorf("DEFAULT_MODEL=%q is not among the models: %v", cfg.DefaultModel, served.names))
+		}
+	}
+	return served, errors.Join(mistakes...)
+}
+
+func readModel(folder, name string) (*model, error) {
+	spec, specErr := prep.ReadSpec(filepath.Join(folder, "spec.yaml"))
+	configPath := filepath.Join(folder, "config.pbtxt")
+	config, configErr := tritonclient.ReadModelConfig(configPath)
+	if err := errors.Join(specErr, configErr); err != nil {
+		return nil, fmt.Errorf("model %s: %w", name, err)
+	}
+	if spec.Name != name {
+		return nil, fmt.Errorf("model %s: the name in its spec.yaml is %q; it must be the folder's", name, spec.Name)
+	}
+	if err := checkConfig(spec, config, configPath); err != nil {
+		return nil, err
+	}
+	metadata, err := json.Marshal(describe(spec))
+	if err != nil {
+		return nil, fmt.Errorf("model %s: %w", name, err)
+	}
+	return &model{spec: spec, config: config, preparer: prep.NewPreparer(spec), metadata: metadata}, nil
+}
+
+// find looks a model up by its name or an alias.
+func (s *models) find(name string) (*model, error) {
+	if m, ok := s.byName[name]; ok {
+		return m, nil
+	}
+	return nil, unknownModel(name, s.names)
+}
+
+// inputs are the tensors of a batch of one.
+func (m *model) inputs(sample [][]byte) []tritonclient.Tensor {
+	tensors := make([]tritonclient.Tensor, len(m.spec.Inputs))
+	for i, in := range m.spec.Inputs {
+		tensors[i] = tritonclient.Tensor{Name: in.Name, Datatype: datatype(in.DType), Shape: batchOfOne(in.Shape), Data: sample[i]}
+	}
+	return tensors
+}
+
+// outputs are the tensors that the roles stand for, in their order.
+func (m *model) outputs(roles []prep.Role) []tritonclient.TensorSpec {
+	specs := make([]tritonclient.TensorSpec, len(roles))
+	for i, role := range roles {
+		out, _ := m.spec.Output(role) // a checked spec has one for each role of its modes
+		specs[i] = tritonclient.TensorSpec{Name: out.Name, Datatype: datatype(out.DType), Shape: batchOfOne(out.Shape)}
+	}
+	return specs
+}
+
+func batchOfOne(shape []int64) []int64 { return append([]int64{1}, shape...) }
+
+// tensorDescription is how the metadata answer describes a tensor. A dimension
+// is a number or, where it differs from call to call, a name.
+type tensorDescription struct {
+	Shape []any  `json:"shape"`
+	DType string `json:"dtype"`
+}
+
+// metadata is the answer that tells clients what a model takes and gives.
+type metadata struct {
+	ModelName    string                       `json:"model_name"`
+	InputDType   string                       `json:"input_dtype"`
+	TileSize     [2]int                       `json:"tile_size"` // width, height
+	Inputs       map[string]tensorDescription `json:"inputs"`
+	Outputs      map[string]tensorDescription `json:"outputs"`
+	EmbeddingDim int64                        `json:"embedding_dim,omitempty"`
+	Config       *prep.Spec                   `json:"config"`
+}
+
+func describe(spec *prep.Spec) metadata {
+	d := metadata{
+		ModelName: spec.Name,
+		TileSize:  [2]int{spec.Tile.Width, spec.Tile.Height},
+		Inputs:    map[string]tensorDescription{},
+		Outputs:   map[string]tensorDescription{},
+		Config:    spec,
+	}
+	tensor := func(dtype prep.DType, shape []int64) tensorDescription {
+		t := tensorDescription{[]any{"batch"}, string(dtype)}
+		for _, size := range shape {
+			t.Shape = append(t.Shape, size)
+		}
+		return t
+	}
+	for _, in := range spec.Inputs {
+		d.Inputs[in.Name] = tensor(in.DType, in.Shape)
+		if in.Source == prep.TileSource {
+			d.InputDType = "torch." + string(in.DType) // as clients know it
+		}
+	}
+	for _, out := range spec.Outputs {
+		d.Outputs[out.Name] = tensor(out.DType, out.Shape)
+		if out.Role == prep.EmbeddingRole {
+			d.EmbeddingDim = out.Shape[len(out.Shape)-1]
+		}
+	}
+	return d
+}

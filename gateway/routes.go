@@ -1,0 +1,147 @@
+package gateway
+
+import (
+	"crypto/rand"
+	"fmt"
+	"regexp"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+
+	"histogate/prep"
+)
+
+func (g *Gateway) routes() {
+	g.app.Use(g.observe)
+	g.app.Post("/api/embed/:model", g.modelInference(prep.Embedding))
+	g.app.Get("/api/metadata/:model", g.metadata)
+	g.app.Post("/invocations", g.invocations)
+	g.app.Get("/ping", g.ping)
+}
+
+// metadataMode is the mode of an /invocations body that asks for the metadata.
+const metadataMode prep.Mode = "metadata"
+
+// modelInference serves the routes whose path says both model and mode.
+func (g *Gateway) modelInference(mode prep.Mode) fiber.Handler {
+	return func(c *fiber.Ctx) error {
+		m, err := g.models.find(c.Params("model"))
+		if err != nil {
+			return err
+		}
+		if err := m.spec.CheckMode(mode); err != nil {
+			return err
+		}
+		return g.infer(c, func(*prep.Request) (*model, prep.Mode, error) { return m, mode, nil })
+	}
+}
+
+// invocations serves the route whose body says model and mode.
+func (g *Gateway) invocations(c *fiber.Ctx) error {
+	return g.infer(c, func(r *prep.Request) (*model, prep.Mode, error) {
+		name, err := r.ModelName()
+		if err != nil {
+			return nil, "", err
+		}
+		m := g.models.fallback
+		if name != "" || m == nil {
+			if name == "" {
+				return nil, "", &prep.Error{
+					Code: prep.InvalidRequest, Field: "model_name",
+					Detail: "missing; the models are: " + strings.Join(g.models.names, ", "),
+				}
+			}
+			if m, err = g.models.find(name); err != nil {
+				return nil, "", err
+			}
+		}
+		text, err := r.Mode()
+		if err != nil {
+			return nil, "", err
+		}
+		mode := prep.Mode(text)
+		if text == "" {
+			mode = prep.Prediction
+		}
+		if mode != metadataMode {
+			err = m.spec.CheckMode(mode)
+		}
+		return m, mode, err
+	})
+}
+
+func (g *Gateway) metadata(c *fiber.Ctx) error {
+	m, err := g.models.find(c.Params("model"))
+	if err != nil {
+		return err
+	}
+	traceOf(c).model = m.spec.Name
+	return m.writeMetadata(c)
+}
+
+// ping tells a load balancer whether to send requests here.
+func (g *Gateway) ping(*fiber.Ctx) error {
+	if g.draining.Load() {
+		return refuse(CodeBackendUnavailable, "the service is shutting down")
+	}
+	var unready []string
+	for _, m := range g.models.list {
+		if reason := m.health.unready(); reason != "" {
+			unready = append(unready, fmt.Sprintf("%s: %s", m.spec.Name, reason))
+		}
+	}
+	if unready != nil {
+		return refuse(CodeBackendUnavailable, "not ready: %s", strings.Join(unready, "; "))
+	}
+	return nil
+}
+
+type traceKey struct{}
+
+// traceOf is the request's trace. One that never came as far as the middleware,
+// because its HTTP was no good, is given one here.
+func traceOf(c *fiber.Ctx) *trace {
+	if t, ok := c.Locals(traceKey{}).(*trace); ok {
+		return t
+	}
+	now := time.Now()
+	t := &trace{id: requestID(c.Get(fiber.HeaderXRequestID)), start: now, mark: now}
+	c.Locals(traceKey{}, t)
+	return t
+}
+
+var saneID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+
+// requestID takes over a caller's id, so that it can be found in two logs, or
+// makes one. The id outlives the request, so it must not alias its header.
+func requestID(header string) string {
+	if saneID.MatchString(header) {
+		return strings.Clone(header)
+	}
+	return rand.Text()
+}
+
+// observe is around every handler: what happens in one ends up here, once.
+func (g *Gateway) observe(c *fiber.Ctx) (err error) {
+	t := traceOf(c)
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = g.fail(c, &panicError{cause, debug.Stack()})
+		}
+	}()
+	if err := c.Next(); err != nil {
+		return g.fail(c, err)
+	}
+	g.succeeded(c, t)
+	return nil
+}
+
+// panicError is a panic of a handler.
+type panicError struct {
+	cause any
+	stack []byte
+}
+
+func (p *panicError) Error() string { return fmt.Sprintf("panic: %v", p.cause) }

@@ -1,0 +1,206 @@
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"histogate/tritonclient"
+)
+
+const (
+	// How long Triton may take to finish what is in flight once it was asked
+	// to stop; the guard's patience is longer.
+	tritonExitTimeout = 3 * time.Second
+
+	tritonBackoffMin = 250 * time.Millisecond
+	tritonBackoffMax = 10 * time.Second
+	tritonPollEvery  = 50 * time.Millisecond
+)
+
+// child runs tritonserver as a child process and starts it again when it dies.
+//
+// Each start takes free ports on the loopback interface and a random server id.
+// Its address is handed to the gRPC client only after a server with that very
+// id has answered on it, so that a stranger on the same port is never trusted.
+type child struct {
+	cfg     *Config
+	log     *slog.Logger
+	started func()
+
+	mu      sync.Mutex
+	address string // of the live server, empty while there is none
+}
+
+// dial connects to the server that runs now. It is the gRPC client's dialer,
+// and so is asked again whenever a connection is lost.
+func (t *child) dial(ctx context.Context, _ string) (net.Conn, error) {
+	t.mu.Lock()
+	address := t.address
+	t.mu.Unlock()
+	if address == "" {
+		return nil, errors.New("triton is starting")
+	}
+	return new(net.Dialer).DialContext(ctx, "tcp", address)
+}
+
+func (t *child) setAddress(address string) {
+	t.mu.Lock()
+	t.address = address
+	t.mu.Unlock()
+}
+
+// run keeps a server running until the context ends, then stops it. The first
+// start that fails is an error: a command that cannot run at all is a mistake
+// in the configuration. Later ones are tried again.
+func (t *child) run(ctx context.Context) error {
+	backoff := tritonBackoffMin
+	for attempt := 0; ; attempt++ {
+		up := time.Now()
+		live, err := t.once(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case attempt == 0 && !live:
+			return fmt.Errorf("tritonserver did not start: %w", err)
+		}
+		if time.Since(up) > time.Minute {
+			backoff = tritonBackoffMin
+		}
+		t.log.Error("triton is gone, starting it again", "error", err, "in", backoff)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(backoff):
+		}
+		backoff = min(2*backoff, tritonBackoffMax)
+	}
+}
+
+// once starts a server, behind a guard, and returns when both have ended. It
+// reports whether the server was ever live.
+func (t *child) once(ctx context.Context) (live bool, err error) {
+	ports, err := freePorts(3)
+	if err != nil {
+		return false, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return false, err
+	}
+	id := "histogate-" + rand.Text()
+	grpcAddress := net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0]))
+	cmd := exec.Command(self, GuardCommand, t.cfg.TritonServer,
+		"--id="+id,
+		"--model-repository="+t.cfg.ModelRepository,
+		"--backend-directory="+t.cfg.TritonBackends,
+		// Models are loaded one by one on request: only so can a dead backend be
+		// brought back, and one broken model does not keep the server from starting.
+		"--model-control-mode=explicit",
+		"--disable-auto-complete-config",
+		"--grpc-address=127.0.0.1", "--grpc-port="+strconv.Itoa(ports[0]),
+		"--http-address=127.0.0.1", "--http-port="+strconv.Itoa(ports[1]),
+		"--metrics-address=127.0.0.1", "--metrics-port="+strconv.Itoa(ports[2]),
+		"--exit-timeout-secs="+strconv.Itoa(int(tritonExitTimeout/time.Second)),
+	)
+	cmd.Stderr = os.Stderr
+	// A group of its own: a terminal's ^C reaches the gateway alone, which then
+	// stops Triton last.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	lifeline, err := cmd.StdinPipe()
+	if err != nil {
+		return false, err
+	}
+	report, err := cmd.StdoutPipe()
+	if err != nil {
+		return false, err
+	}
+	if err := cmd.Start(); err != nil {
+		return false, err
+	}
+	exited := make(chan error, 1)
+	go func() {
+		reason := "its guard ended"
+		for lines := bufio.NewScanner(report); lines.Scan(); {
+			if pid, err := strconv.Atoi(lines.Text()); err == nil {
+				t.started()
+				t.log.Info("triton started", "pid", pid, "grpc", grpcAddress)
+			} else {
+				reason = lines.Text()
+			}
+		}
+		_ = cmd.Wait() // the guard's own status says nothing more
+		exited <- errors.New(reason)
+	}()
+
+	starting, cancel := context.WithTimeout(ctx, t.cfg.TritonStartTimeout)
+	defer cancel()
+	identified := make(chan error, 1)
+	go func() { identified <- identify(starting, grpcAddress, id) }()
+	for {
+		select {
+		case err = <-identified:
+			if err == nil {
+				live, identified = true, nil
+				t.setAddress(grpcAddress)
+				continue
+			}
+		case err = <-exited:
+			t.setAddress("")
+			return live, err
+		case <-ctx.Done():
+			t.log.Info("stopping triton")
+		}
+		_ = lifeline.Close() // the guard stops the server
+		<-exited
+		t.setAddress("")
+		return live, err
+	}
+}
+
+// identify waits until a server with the given id answers at the address.
+func identify(ctx context.Context, address, id string) error {
+	client, err := tritonclient.New(address, tritonclient.Options{})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	for {
+		metadata, err := client.ServerMetadata(ctx)
+		if err == nil {
+			if metadata.Name != id {
+				return fmt.Errorf("a server named %q answers at %s, which is not the one that was started", metadata.Name, address)
+			}
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("it was not live in time: %w", err)
+		case <-time.After(tritonPollEvery):
+		}
+	}
+}
+
+// freePorts finds n different TCP ports that nothing listens on now.
+func freePorts(n int) ([]int, error) {
+	ports := make([]int, n)
+	for i := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close() // at the end: held until all are known, so that they differ
+		ports[i] = l.Addr().(*net.TCPAddr).Port
+	}
+	return ports, nil
+}
