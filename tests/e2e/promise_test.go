@@ -1,0 +1,190 @@
+package e2e
+
+import (
+	"bytes"
+	"image"
+	"image/png"
+	"math/rand/v2"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"histogate/tests/stack"
+)
+
+// The embedding over HTTP equals, bit for bit, what onnxruntime makes of the
+// tensor that Pillow and numpy make of the same tile, for each model and route.
+func TestEmbeddingEqualsReference(t *testing.T) {
+	s := start(t, stack.Options{})
+	for _, model := range []string{"h0-mini", "h0", "h1"} {
+		want := embeddings(t, model)
+		for i, path := range stack.TilePaths() {
+			request := tileRequest(model, i, i)
+			for _, route := range []string{"/invocations", "/api/embed/" + model} {
+				a := post(t, s, route, request.Body())
+				if a.Status != http.StatusOK || !sameBits(a.Output, want[path]) {
+					t.Errorf("%s of %s: status %d, %d values that differ from the reference's %d (%s)",
+						route, filepath.Base(path), a.Status, len(a.Output), len(want[path]), a.Detail)
+				}
+				if a.SlideName != request.SlideName || a.PatchIdx != request.PatchIdx || a.Embedding != nil {
+					t.Errorf("%s: the answer is of slide %q, patch %d, with an embedding of %d", route, a.SlideName, a.PatchIdx, len(a.Embedding))
+				}
+			}
+		}
+	}
+}
+
+// The promise: bad requests get their own 400, and good ones that were in flight
+// with them the very answers that they get alone.
+func TestBadRequestsHurtNobodyElse(t *testing.T) {
+	const model, good, bad = "h1", 64, 32
+	s := start(t, stack.Options{})
+	alone := make([][]float32, good)
+	type item struct {
+		body   []byte
+		good   int // index into alone, -1 for a bad one
+		code   string
+		naming []string
+	}
+	var items []item
+	for i := range good {
+		request := tileRequest(model, i, 1000+i)
+		a := post(t, s, "/invocations", request.Body())
+		if a.Status != http.StatusOK {
+			t.Fatalf("request %d alone: %d %s", i, a.Status, a.Detail)
+		}
+		alone[i] = a.Output
+		items = append(items, item{body: request.Body(), good: i})
+	}
+	for i := range bad {
+		body, code, naming := damaged(model, i)
+		items = append(items, item{body, -1, code, naming})
+	}
+	rand.New(rand.NewPCG(1, 2)).Shuffle(len(items), func(i, j int) { items[i], items[j] = items[j], items[i] })
+
+	before := count(t, s, model)
+	bodies := make([][]byte, len(items))
+	for i, item := range items {
+		bodies[i] = item.body
+	}
+	for i, a := range together(t, s, bodies) {
+		item := items[i]
+		if item.good < 0 {
+			wantFailure(t, a, http.StatusBadRequest, item.code, item.naming...)
+			continue
+		}
+		if a.Status != http.StatusOK || !sameBits(a.Output, alone[item.good]) || a.PatchIdx != 1000+item.good {
+			t.Errorf("good request %d among bad ones: status %d, patch %d, %d values, unlike its answer alone (%s)",
+				item.good, a.Status, a.PatchIdx, len(a.Output), a.Detail)
+		}
+	}
+	did := count(t, s, model).minus(before)
+	t.Logf("%d good and %d bad requests: Triton ran %d inferences in %d executions", good, bad, did.inferences, did.executions)
+	if did.inferences != good || did.failed != 0 {
+		t.Errorf("Triton ran %d inferences and failed %d; want exactly the %d good ones", did.inferences, did.failed, good)
+	}
+}
+
+// damaged is the i-th bad request, its code and what its answer must name.
+func damaged(model string, i int) (body []byte, code string, naming []string) {
+	request := tileRequest(model, i, 2000+i)
+	slide, patch := request.SlideName, strconv.Itoa(request.PatchIdx)
+	text := string(request.Body())
+	switch i % 5 {
+	case 0: // a truncated image
+		request.ImageData = request.ImageData[:len(request.ImageData)/2]
+		return request.Body(), "invalid_image", []string{"image_data", slide, patch, "PNG"}
+	case 1: // a sound image of another size
+		var buf bytes.Buffer
+		if err := png.Encode(&buf, image.NewRGBA(image.Rect(0, 0, 223, 224))); err != nil {
+			panic(err)
+		}
+		request.ImageData = buf.Bytes()
+		return request.Body(), "wrong_shape", []string{"image_data", slide, patch, "223x224", "224x224"}
+	case 2: // base64 that is none
+		return []byte(strings.Replace(text, `"image_data":"iVBO`, `"image_data":"iV*O`, 1)), "invalid_image", []string{"image_data", slide, patch, "base64"}
+	case 3: // JSON that breaks off
+		return []byte(text[:len(text)-1]), "invalid_request", []string{slide, patch, "JSON", strconv.Itoa(len(text) - 1)}
+	default: // a field that is not there
+		return []byte(strings.Replace(text, `"width":224,`, "", 1)), "invalid_request", []string{"width", slide, patch, "missing"}
+	}
+}
+
+// When the model fails on a batch, each request of that batch gets a 503, others
+// do not, and the next batch is served.
+func TestBackendRaises(t *testing.T) {
+	const model, sent = "faulty", 24
+	repository, backends := faultyModel(t)
+	s := start(t, stack.Options{Repository: repository, Backends: backends})
+	want := post(t, s, "/invocations", tileRequest(model, 0, 0).Body()).Output
+	black := tileRequest(model, 0, 1)
+	var buf bytes.Buffer
+	opaque := image.NewRGBA(image.Rect(0, 0, 224, 224))
+	for i := 3; i < len(opaque.Pix); i += 4 {
+		opaque.Pix[i] = 255
+	}
+	if err := png.Encode(&buf, opaque); err != nil {
+		t.Fatal(err)
+	}
+	black.ImageData = buf.Bytes()
+
+	before := count(t, s, model)
+	bodies := [][]byte{black.Body()}
+	for i := 1; i < sent; i++ {
+		bodies = append(bodies, tileRequest(model, 0, i).Body())
+	}
+	failed := 0
+	for i, a := range together(t, s, bodies) {
+		switch {
+		case a.Status == http.StatusServiceUnavailable:
+			wantFailure(t, a, http.StatusServiceUnavailable, "forward_failed")
+			if strings.Contains(a.Detail, "simulated") || strings.Contains(a.Detail, ".py") {
+				t.Errorf("the answer tells a caller of the backend's inside: %s", a.Detail)
+			}
+			failed++
+		case a.Status != http.StatusOK || !sameBits(a.Output, want):
+			t.Errorf("request %d: status %d, %s", i, a.Status, a.Detail)
+		case i == 0:
+			t.Error("the request that the model fails on was answered")
+		}
+	}
+	did := count(t, s, model).minus(before)
+	t.Logf("%d requests, %d in the failed batch: %d got 503", sent, did.failed, failed)
+	if failed != did.failed || failed < sent/2 {
+		t.Errorf("%d requests got 503, Triton's failed batch held %d (of %d sent together)", failed, did.failed, sent)
+	}
+
+	bodies = bodies[1:]
+	for i, a := range together(t, s, bodies) {
+		if a.Status != http.StatusOK || !sameBits(a.Output, want) {
+			t.Errorf("next batch, request %d: status %d, %s", i, a.Status, a.Detail)
+		}
+	}
+	if a, err := s.Get("/ping"); err != nil || a.Status != http.StatusOK {
+		t.Errorf("/ping after a batch that failed: %v, %v", a, err)
+	}
+}
+
+// Triton really batches what comes at once.
+func TestConcurrentRequestsShareBatches(t *testing.T) {
+	const model, requests, most = "h1", 48, 12
+	s := start(t, stack.Options{})
+	var bodies [][]byte
+	for i := range requests {
+		bodies = append(bodies, tileRequest(model, i, i).Body())
+	}
+	together(t, s, bodies) // connections are made, pools filled
+	before := count(t, s, model)
+	for i, a := range together(t, s, bodies) {
+		if a.Status != http.StatusOK {
+			t.Errorf("request %d: %d %s", i, a.Status, a.Detail)
+		}
+	}
+	did := count(t, s, model).minus(before)
+	t.Logf("%d requests took %d executions", did.inferences, did.executions)
+	if did.inferences != requests || did.executions > most {
+		t.Errorf("%d inferences took %d executions; want %d in at most %d", did.inferences, did.executions, requests, most)
+	}
+}
