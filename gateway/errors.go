@@ -85,7 +85,8 @@ func classify(err error) answer {
 	case errors.As(err, &backend):
 		return answerFor(backendCode(backend), "")
 	case errors.As(err, &framework):
-		return answerFor(frameworkCode(framework), framework.Message)
+		code := frameworkCode(framework)
+		return answerFor(code, frameworkDetail(code))
 	case errors.Is(err, context.DeadlineExceeded):
 		return answerFor(CodeQueueTimeout, "")
 	case errors.Is(err, context.Canceled):
@@ -175,6 +176,25 @@ func frameworkCode(err *fiber.Error) Code {
 		return CodeMalformedHTTP
 	default:
 		return CodeInternal
+	}
+}
+
+// frameworkDetail says what to change about a request that the framework
+// refused. Its own words are for whoever runs a server.
+func frameworkDetail(code Code) string {
+	switch code {
+	case CodeNotFound:
+		return "there is no such route; send tiles to /invocations or to /api/embed/{model}"
+	case CodeMethodNotAllowed:
+		return "this route does not take that method; the Allow header names those it takes"
+	case CodeRequestTimeout:
+		return "the request did not arrive in time"
+	case CodeHeaderTooLarge:
+		return fmt.Sprintf("the headers are larger than the %d bytes that are taken", headerBytes)
+	case CodeMalformedHTTP:
+		return "this is not a well-formed HTTP request"
+	default:
+		return ""
 	}
 }
 

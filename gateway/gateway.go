@@ -102,6 +102,11 @@ func (g *Gateway) Serve(ctx context.Context) error {
 		return err
 	}
 	defer admin.Close()
+	return g.serve(ctx, api, admin)
+}
+
+// serve is Serve on listeners that are there.
+func (g *Gateway) serve(ctx context.Context, api, admin net.Listener) error {
 	defer g.triton.Close()
 	g.log.Info("listening", "port", portOf(api), "metrics_port", portOf(admin), "models", g.models.names)
 

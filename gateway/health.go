@@ -84,6 +84,11 @@ func isIll(err error) bool {
 	}
 }
 
+func isGone(err error) bool {
+	var failure *tritonclient.Error
+	return errors.As(err, &failure) && failure.Kind == tritonclient.BackendDead
+}
+
 // run loads the model, watches it, and does so again when it fails, until the
 // context ends. It returns an error only where trying again is of no use: the
 // model was never in service, and its contract is not the one that Triton has.
@@ -107,9 +112,21 @@ func (h *health) run(ctx context.Context) error {
 		}
 		reason := explain(err)
 		if reason != h.unready() { // said once, not at each attempt
-			h.log.Warn("model is not ready", "reason", reason, "error", err)
+			level := slog.LevelInfo // at a start it is only a matter of time
+			if served {
+				level = slog.LevelWarn
+			}
+			h.log.Log(ctx, level, "model is not ready", "reason", reason, "error", err)
 		}
 		h.down(reason)
+		if isGone(err) {
+			// It does not come back by a load alone, which does nothing for a model
+			// that Triton takes to be loaded.
+			h.log.Warn("the model's process is gone; loading the model again")
+			if err := h.triton.UnloadModel(ctx, h.model.spec.Name); err != nil {
+				h.log.Warn("the model could not be unloaded", "error", err)
+			}
+		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(retry):
@@ -167,13 +184,6 @@ func (h *health) bringUp(ctx context.Context) error {
 		return err
 	}
 	if err := h.canary(ctx); err != nil {
-		// A process that is gone does not come back by a load alone, which does
-		// nothing for a model that Triton takes to be loaded.
-		var failure *tritonclient.Error
-		if errors.As(err, &failure) && failure.Kind == tritonclient.BackendDead {
-			h.log.Warn("the model's process is gone; loading it again")
-			return errors.Join(err, h.triton.UnloadModel(ctx, name))
-		}
 		return err
 	}
 	server, err := h.triton.ServerMetadata(ctx)

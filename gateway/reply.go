@@ -129,7 +129,10 @@ func failureAttributes(a answer, err error) []any {
 
 // attributes are what the log says of a request, its payload never.
 func (t *trace) attributes(status int) []any {
-	attributes := []any{"request_id", t.id, "route", t.route, "model", t.model, "mode", t.mode, "status", status, "ms", milliseconds(time.Since(t.start))}
+	attributes := []any{"request_id", t.id, "route", t.route, "status", status, "ms", milliseconds(time.Since(t.start))}
+	if t.model != "" {
+		attributes = append(attributes, "model", t.model, "mode", t.mode)
+	}
 	for s, d := range t.stages {
 		if d > 0 {
 			attributes = append(attributes, stage(s).String()+"_ms", milliseconds(d))

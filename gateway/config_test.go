@@ -1,0 +1,75 @@
+package gateway
+
+import (
+	"errors"
+	"flag"
+	"io"
+	"strings"
+	"testing"
+	"time"
+)
+
+func read(args []string, env map[string]string) (*Config, error) {
+	lookup := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
+	return ReadConfig(args, lookup, io.Discard)
+}
+
+func TestConfigPrecedence(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		args []string
+		env  map[string]string
+		port int
+	}{
+		{"default", nil, nil, 8080},
+		{"alias", nil, map[string]string{"SAGEMAKER_BIND_TO_PORT": "8081"}, 8081},
+		{"variable over alias", nil, map[string]string{"SAGEMAKER_BIND_TO_PORT": "8081", "PORT": "8082"}, 8082},
+		{"empty is not set", nil, map[string]string{"PORT": ""}, 8080},
+		{"flag over all", []string{"-port", "0"}, map[string]string{"SAGEMAKER_BIND_TO_PORT": "8081", "PORT": "8082"}, 0},
+	} {
+		c, err := read(test.args, test.env)
+		if err != nil || c.Port != test.port {
+			t.Errorf("%s: port %v, error %v; want %d", test.name, c, err, test.port)
+		}
+	}
+	c, err := read([]string{"--models=h1, h0", "--drain-limit", "3s"}, map[string]string{"LOG_LEVEL": "debug"})
+	if err != nil || strings.Join(c.Models, " ") != "h1 h0" || c.DrainLimit != 3*time.Second || c.LogLevel.String() != "DEBUG" {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+func TestConfigReportsEveryMistake(t *testing.T) {
+	_, err := read([]string{"-port", "70000", "more"}, map[string]string{
+		"REQUEST_TIMEOUT": "25", "MAX_IN_FLIGHT": "0", "TRITON_ADDRESS": "nowhere", "LOG_LEVEL": "loud",
+		"PREPROCESS_WORKERS": "x", "SAGEMAKER_BIND_TO_PORT": "8081",
+	})
+	if err == nil {
+		t.Fatal("taken")
+	}
+	for _, want := range []string{
+		`-port="70000"`, `"more"`, `REQUEST_TIMEOUT="25"`, `"30s"`, `MAX_IN_FLIGHT="0"`, `TRITON_ADDRESS="nowhere"`, `host:port`,
+		`LOG_LEVEL="loud"`, `PREPROCESS_WORKERS="x"`,
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%s is not reported in:\n%v", want, err)
+		}
+	}
+	if _, err := read(nil, map[string]string{"PORT": "9090"}); err == nil || !strings.Contains(err.Error(), "both 9090") {
+		t.Errorf("one port for two servers: %v", err)
+	}
+	if _, err := read([]string{"-no-such"}, nil); err == nil {
+		t.Error("an unknown flag is taken")
+	}
+}
+
+func TestUsageListsEverySetting(t *testing.T) {
+	var usage strings.Builder
+	if _, err := ReadConfig([]string{"-h"}, func(string) (string, bool) { return "", false }, &usage); !errors.Is(err, flag.ErrHelp) {
+		t.Fatalf("-h: %v", err)
+	}
+	for _, s := range settings() {
+		if !strings.Contains(usage.String(), "-"+s.flag()+" ("+s.env+")") {
+			t.Errorf("%s is missing in the usage", s.env)
+		}
+	}
+}

@@ -1,0 +1,233 @@
+package gateway
+
+import (
+	"context"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"histogate/tritonclient/kserve"
+	"histogate/tritonclient/tritontest"
+)
+
+// inside is text that a Triton puts into its errors and no caller may see.
+const inside = "RuntimeError: secret At: /opt/model.py(12)"
+
+// Every error that can happen is driven through real HTTP once: its status, its
+// code, its body.
+func TestEveryErrorOverHTTP(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		method string // POST when empty
+		path   string // /invocations when empty
+		body   string // a sound tile when empty
+		header []string
+		infer  error // what Triton answers
+		change func(*Config)
+
+		status int
+		code   Code
+		named  []string // what the text must name
+	}{
+		{name: "unknown route", path: "/api/predict", status: 404, code: CodeNotFound, named: []string{"/invocations"}},
+		{name: "unknown model in the path", path: "/api/embed/nope", status: 404, code: CodeUnknownModel, named: []string{"nope", "small"}},
+		{name: "unknown model in the body", body: replaced(`"small"`, `"nope"`), status: 404, code: CodeUnknownModel, named: []string{"nope", "small"}},
+		{name: "method", method: http.MethodGet, status: 405, code: CodeMethodNotAllowed, named: []string{"Allow"}},
+		{name: "accept", header: []string{"Accept", "text/html"}, status: 406, code: CodeNotAcceptable, named: []string{"text/html"}},
+		{name: "accept with a quality of zero", header: []string{"Accept", "application/json;q=0"}, status: 406, code: CodeNotAcceptable},
+		{name: "content type", header: []string{"Content-Type", "text/plain"}, status: 415, code: CodeUnsupportedMediaType, named: []string{"text/plain", "application/json"}},
+		{name: "content encoding", header: []string{"Content-Encoding", "gzip"}, status: 415, code: CodeUnsupportedMediaType, named: []string{"gzip"}},
+		{name: "body too large", change: func(c *Config) { c.MaxBodyBytes = 100 }, status: 413, code: CodeBodyTooLarge, named: []string{"100"}},
+		{name: "headers too large", header: []string{"Cookie", strings.Repeat("x", 20<<10)}, status: 431, code: CodeHeaderTooLarge, named: []string{"16384"}},
+		{name: "not JSON", body: `{"x":}`, status: 400, code: "invalid_request", named: []string{"byte 5"}},
+		{name: "no model", body: replaced(`,"model_name":"small"`, ""), status: 400, code: "invalid_request", named: []string{"model_name", "small"}},
+		{name: "model of a wrong type", body: replaced(`"model_name":"small"`, `"model_name":7`), status: 400, code: "invalid_request", named: []string{"model_name", "S1", "7"}},
+		{name: "mode not offered", body: replaced(`"mode":"embedding"`, `"mode":"prediction"`), status: 400, code: "unsupported_mode", named: []string{"prediction", "embedding", "small"}},
+		{name: "default mode not offered", body: replaced(`,"mode":"embedding"`, ""), status: 400, code: "unsupported_mode"},
+		{name: "field", body: replaced(`"x":1`, `"x":1.5`), status: 400, code: "invalid_request", named: []string{"x:", "S1", "7"}},
+		{name: "image", body: replaced(`iVBO`, `AAAA`), status: 400, code: "invalid_image", named: []string{"image_data", "S1", "7", "PNG"}},
+		{name: "queue full", infer: status.Error(codes.Unavailable, "Exceeds maximum queue size "+inside), status: 503, code: CodeBusy},
+		{name: "queue timeout", infer: status.Error(codes.Unavailable, "Request timeout expired "+inside), status: 503, code: CodeQueueTimeout},
+		{name: "stopping", infer: status.Error(codes.Unavailable, "Server is stopping "+inside), status: 503, code: CodeBackendUnavailable},
+		{name: "unloaded", infer: status.Error(codes.NotFound, inside), status: 503, code: CodeBackendUnavailable},
+		{name: "cancelled", infer: status.Error(codes.Canceled, inside), status: 503, code: CodeBackendUnavailable},
+		{name: "raised", infer: status.Error(codes.Internal, inside), status: 503, code: CodeForwardFailed},
+		{name: "process gone", infer: status.Error(codes.Internal, "Stub process 'small_0_0' is not healthy."), status: 503, code: CodeForwardFailed},
+		{name: "unknown to gRPC", infer: status.Error(codes.Unknown, inside), status: 503, code: CodeForwardFailed},
+		{name: "our own mistake", infer: status.Error(codes.InvalidArgument, inside), status: 503, code: CodeForwardFailed},
+		{name: "late", infer: status.Error(codes.DeadlineExceeded, inside), status: 503, code: CodeBackendTimeout},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := run(t, test.change)
+			if test.infer != nil {
+				r.answerCallers(func(context.Context, *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
+					return nil, test.infer
+				})
+			}
+			method, path, body := test.method, test.path, test.body
+			if method == "" {
+				method = http.MethodPost
+			}
+			if path == "" {
+				path = "/invocations"
+			}
+			if body == "" {
+				body = goodTile
+			}
+			a := do(t, r.request(t, method, path, body, test.header...))
+			wantFailure(t, a, test.status, test.code, test.named...)
+		})
+	}
+}
+
+// wantFailure holds a failure's body and headers against what callers rely on.
+func wantFailure(t *testing.T, a answered, status int, code Code, named ...string) {
+	t.Helper()
+	if a.status != status || a.Code != code {
+		t.Errorf("status %d, code %q; want %d, %q: %s", a.status, a.Code, status, code, a.raw)
+	}
+	for _, name := range named {
+		if !strings.Contains(a.Detail, name) {
+			t.Errorf("%q does not name %q", a.Detail, name)
+		}
+	}
+	if strings.Contains(a.raw, "secret") || strings.Contains(a.raw, ".py") {
+		t.Errorf("the answer tells what is inside: %s", a.raw)
+	}
+	if a.Detail == "" || a.Detail != a.Message || a.RequestID == "" || a.RequestID != a.header.Get("X-Request-Id") {
+		t.Errorf("body %s, request id %q in the header", a.raw, a.header.Get("X-Request-Id"))
+	}
+	hint := ""
+	if a.RetryAfter > 0 {
+		hint = strconv.Itoa(a.RetryAfter)
+	}
+	if (status == http.StatusServiceUnavailable) != (hint != "") || a.header.Get("Retry-After") != hint {
+		t.Errorf("status %d with retry_after %d and Retry-After %q", status, a.RetryAfter, a.header.Get("Retry-After"))
+	}
+	if kind := a.header.Get("Content-Type"); kind != "application/json" {
+		t.Errorf("Content-Type %q", kind)
+	}
+}
+
+func replaced(old, with string) string {
+	if !strings.Contains(goodTile, old) {
+		panic("the sound tile does not hold " + old)
+	}
+	return strings.Replace(goodTile, old, with, 1)
+}
+
+// answerCallers has the fake answer inferences of callers, but not the probes.
+func (r *running) answerCallers(infer func(context.Context, *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error)) {
+	r.triton.Update(func(s *tritontest.Server) {
+		m := *s.Models["small"]
+		m.Infer = func(ctx context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
+			if q.Id == "canary" {
+				return tritontest.Zeros(m.Config, q), nil
+			}
+			return infer(ctx, q)
+		}
+		s.Models["small"] = &m
+	})
+}
+
+func TestPanicIsInternal(t *testing.T) {
+	r := run(t, nil)
+	r.models.byName["broken"] = nil // a handler that meets it panics
+	a := r.post(t, "/api/embed/broken", goodTile)
+	wantFailure(t, a, http.StatusInternalServerError, CodeInternal)
+	if !strings.Contains(r.log.String(), "routes.go") {
+		t.Error("the log has no stack")
+	}
+	if a := r.post(t, "/invocations", goodTile); a.status != http.StatusOK {
+		t.Errorf("after a panic: %d", a.status)
+	}
+}
+
+// What a model answers must be numbers that JSON can hold.
+func TestNonFiniteOutputIsAFailure(t *testing.T) {
+	for _, value := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+		r := run(t, nil)
+		r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
+			answer := tritontest.Zeros(r.models.list[0].config, q)
+			bits := math.Float32bits(float32(value))
+			copy(answer.RawOutputContents[0][4:], []byte{byte(bits), byte(bits >> 8), byte(bits >> 16), byte(bits >> 24)})
+			return answer, nil
+		})
+		wantFailure(t, r.post(t, "/invocations", goodTile), http.StatusServiceUnavailable, CodeForwardFailed)
+	}
+}
+
+func TestBusyAtTheBound(t *testing.T) {
+	r := run(t, func(c *Config) { c.MaxInFlight = 1 })
+	entered, leave := make(chan struct{}), make(chan struct{})
+	r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
+		close(entered)
+		<-leave
+		return tritontest.Zeros(r.models.list[0].config, q), nil
+	})
+	first := make(chan answered, 1)
+	go func() { first <- r.post(t, "/invocations", goodTile) }()
+	<-entered
+	wantFailure(t, r.post(t, "/invocations", goodTile), http.StatusServiceUnavailable, CodeBusy)
+	close(leave)
+	if a := <-first; a.status != http.StatusOK {
+		t.Errorf("the request that was let in: %d %s", a.status, a.raw)
+	}
+}
+
+func TestDeadlines(t *testing.T) {
+	const limit = 300 * time.Millisecond
+	r := run(t, func(c *Config) { c.RequestTimeout, c.PreprocessWorkers = limit, 1 })
+	r.answerCallers(func(ctx context.Context, _ *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	began := time.Now()
+	wantFailure(t, r.post(t, "/invocations", goodTile), http.StatusServiceUnavailable, CodeBackendTimeout)
+	if took := time.Since(began); took < limit || took > limit+time.Second {
+		t.Errorf("a deadline of %s passed after %s", limit, took)
+	}
+	release, err := r.admission.slot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	wantFailure(t, r.post(t, "/invocations", goodTile), http.StatusServiceUnavailable, CodeQueueTimeout)
+}
+
+// Every code that the package declares must have a status of its own choice.
+func TestEveryCodeHasAStatus(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "errors.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	ast.Inspect(file, func(n ast.Node) bool {
+		value, ok := n.(*ast.ValueSpec)
+		if !ok || len(value.Values) != 1 || !strings.HasPrefix(value.Names[0].Name, "Code") {
+			return true
+		}
+		text, err := strconv.Unquote(value.Values[0].(*ast.BasicLit).Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found++
+		a := answerFor(Code(text), "")
+		if a.code != Code(text) || a.status < 400 || a.status == http.StatusInternalServerError && a.code != CodeInternal {
+			t.Errorf("%s becomes %d %s", text, a.status, a.code)
+		}
+		return true
+	})
+	if found < 10 {
+		t.Errorf("only %d codes found", found)
+	}
+}
