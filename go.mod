@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/goccy/go-yaml v1.19.2
 	github.com/gofiber/fiber/v2 v2.52.15
+	github.com/h2non/bimg v1.1.9
 	github.com/prometheus/client_golang v1.25.0
 	github.com/segmentio/asm v1.2.1
 	github.com/valyala/bytebufferpool v1.0.0

@@ -101,6 +101,9 @@ var decoders = []struct {
 	decode  func(data []byte, width, height int, t Target) error
 }{
 	{PNG, isPNG, decodePNG},
+	{TIFF, isTIFF, decodeTIFF},
+	{GIF, isGIF, decodeGIF},
+	{BMP, isBMP, decodeBMP},
 }
 
 // Formats lists the formats that Decode can read.
@@ -125,9 +128,13 @@ func Decode(data []byte, width, height int, allowed []Format, t Target) error {
 		panic("raster: a float layout needs a table")
 	}
 	for _, d := range decoders {
-		if d.matches(data) && slices.Contains(allowed, d.format) {
-			return d.decode(data, width, height, t)
+		if !d.matches(data) {
+			continue
 		}
+		if !slices.Contains(allowed, d.format) {
+			return refuse(UnknownFormat, d.format, "a %s is not taken here; what is taken: %s", d.format, list(allowed))
+		}
+		return d.decode(data, width, height, t)
 	}
 	return refuse(UnknownFormat, "", "not an image in a format that is taken (%s)", list(allowed))
 }
