@@ -63,7 +63,8 @@ type Target struct {
 type Kind int
 
 const (
-	// UnknownFormat: the bytes are not an image of a format this package reads.
+	// UnknownFormat: the bytes are not an image of a format that is allowed; the
+	// Format of the error is set if it is one that this package reads.
 	UnknownFormat Kind = iota
 	// WrongSize: the header declares another size than the one wanted.
 	WrongSize

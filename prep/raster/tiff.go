@@ -1,9 +1,6 @@
 package raster
 
-import (
-	"encoding/binary"
-	"slices"
-)
+import "encoding/binary"
 
 // Compressions of a TIFF that are taken.
 const (
@@ -193,6 +190,9 @@ func (m *tiffImage) readPalette(d *tiffDir) *Error {
 	if m.photometric == tiffRGB {
 		return d.err
 	}
+	if _, found := d.tags[tagBits]; !found && m.photometric == tiffPalette {
+		d.malformed(tagBits) // 1 by default, but not for every reader
+	}
 	n := 1 << m.bits
 	if m.photometric != tiffPalette {
 		for i := range n {
@@ -241,13 +241,14 @@ func (m *tiffImage) readChunks(d *tiffDir, data []byte) *Error {
 		}
 	}
 	want := across * ((m.height + m.chunkHeight - 1) / m.chunkHeight)
+	// Before the values are read: a tag can have as many as the file has bytes.
+	if n, lengths := d.tags[offsetsTag].count, d.tags[countsTag].count; n != uint64(want) || lengths != n {
+		return refuse(Damaged, TIFF, "the TIFF has %d strips or tiles and %d lengths of them; its size asks for %d",
+			n, lengths, want)
+	}
 	offsets, counts := d.numbers(offsetsTag), d.numbers(countsTag)
 	if d.err != nil {
 		return d.err
-	}
-	if len(offsets) != want || len(counts) != want {
-		return refuse(Damaged, TIFF, "the TIFF has %d strips or tiles and %d lengths of them; its size asks for %d",
-			len(offsets), len(counts), want)
 	}
 	size, total := uint64(len(data)), uint64(0)
 	m.chunks = make([][]byte, want)
@@ -296,6 +297,12 @@ func decodeTIFF(data []byte, width, height int, t Target) error {
 	for i, chunk := range m.chunks {
 		m.drawChunk(stored, i, chunk)
 	}
+	if m.orientation == 1 {
+		for y := range height {
+			t.put(y, width, height, stored[3*width*y:][:3*width])
+		}
+		return nil
+	}
 	rgb := make([]byte, 3*width)
 	for y := range height {
 		for x := range width {
@@ -308,13 +315,14 @@ func decodeTIFF(data []byte, width, height int, t Target) error {
 
 // source is the stored pixel that is shown at x, y.
 func (m *tiffImage) source(x, y int) int {
-	if m.orientation >= 5 {
+	o := m.orientation
+	if o >= 5 {
 		x, y = y, x
 	}
-	if slices.Contains([]int{2, 3, 7, 8}, m.orientation) {
+	if o == 2 || o == 3 || o == 7 || o == 8 {
 		x = m.width - 1 - x
 	}
-	if slices.Contains([]int{3, 4, 6, 7}, m.orientation) {
+	if o == 3 || o == 4 || o == 6 || o == 7 {
 		y = m.height - 1 - y
 	}
 	return y*m.width + x

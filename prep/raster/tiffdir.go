@@ -88,8 +88,8 @@ func isTIFF(data []byte) bool {
 }
 
 // readTIFFDir reads the first directory of a classic TIFF or, little-endian, a
-// BigTIFF. It is stricter than TIFF readers are: a tag given twice, of an unknown
-// type or with values outside the file makes them drop tags and guess.
+// BigTIFF. It is stricter than TIFF readers are: a tag given twice, out of order, of
+// an unknown type or with values outside the file makes them drop tags and guess.
 func readTIFFDir(data []byte) (*tiffDir, *Error) {
 	short := refuse(Damaged, TIFF, "the TIFF is truncated in its directory")
 	d := &tiffDir{order: binary.LittleEndian, tags: make(map[uint16]tiffTag)}
@@ -124,7 +124,7 @@ func readTIFFDir(data []byte) (*tiffDir, *Error) {
 	if size-at < count*entrySize+inline { // inline: the next directory's place
 		return nil, short
 	}
-	var total uint64
+	total, last := uint64(0), -1
 	for i := range count {
 		entry := data[at+i*entrySize:][:entrySize]
 		tag, kind := d.order.Uint16(entry), d.order.Uint16(entry[2:])
@@ -135,9 +135,10 @@ func readTIFFDir(data []byte) (*tiffDir, *Error) {
 		if int(kind) >= len(tiffTypeSize) || tiffTypeSize[kind] == 0 || n == 0 {
 			return nil, refuse(Damaged, TIFF, "tag %d of the TIFF has no value of a known type", tag)
 		}
-		if _, twice := d.tags[tag]; twice {
-			return nil, refuse(Damaged, TIFF, "tag %d of the TIFF is given twice", tag)
+		if int(tag) <= last {
+			return nil, refuse(Damaged, TIFF, "tag %d of the TIFF is given twice or out of order", tag)
 		}
+		last = int(tag)
 		over, length := bits.Mul64(n, tiffTypeSize[kind])
 		value := entry[entrySize-inline:]
 		if over != 0 || length > inline {

@@ -1,0 +1,167 @@
+package raster
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestSizeBeforeMemory: a header that claims a huge picture, or a small file that
+// claims much data, costs neither time nor memory.
+func TestSizeBeforeMemory(t *testing.T) {
+	bmp, _ := stored(t, "bmp_rgb.bmp")
+	bmp = bytes.Clone(bmp)
+	binary.LittleEndian.PutUint32(bmp[18:], 60000)
+	binary.LittleEndian.PutUint32(bmp[22:], 60000)
+	gif, _ := stored(t, "gif_subframe.gif")
+	gif = bytes.Clone(gif)
+	binary.LittleEndian.PutUint16(gif[6:], 60000)
+	binary.LittleEndian.PutUint16(gif[8:], 60000)
+	tiff := (&tiffImage{order: binary.LittleEndian, width: 60000, height: 60000, compression: tiffDeflate,
+		chunkHeight: 60000, chunks: [][]byte{make([]byte, 100)}}).encode()
+	// Its 224 strips are the same 4 MB of data.
+	shared := (&tiffImage{order: binary.LittleEndian, width: 224, height: 224, compression: tiffLZW,
+		chunkHeight: 1, chunks: append([][]byte{make([]byte, 4<<20)}, make([][]byte, 223)...)}).encode()
+	for i := range 224 {
+		copy(shared[134+4*i:], shared[134:138])
+		copy(shared[134+4*(224+i):], shared[134+4*224:134+4*225])
+	}
+	for _, c := range []struct {
+		name string
+		data []byte
+		kind Kind
+	}{
+		{"BMP 60000x60000", bmp, WrongSize}, {"GIF 60000x60000", gif, WrongSize},
+		{"TIFF 60000x60000", tiff, WrongSize}, {"TIFF of shared strips", shared, Damaged},
+	} {
+		var before, after runtime.MemStats
+		dst := make([]byte, 3*224*224)
+		runtime.ReadMemStats(&before)
+		start := time.Now()
+		err := Decode(c.data, 224, 224, Formats(), Target{Dst: dst})
+		took := time.Since(start)
+		runtime.ReadMemStats(&after)
+		var e *Error
+		if !errors.As(err, &e) || e.Kind != c.kind {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if used := after.TotalAlloc - before.TotalAlloc; used > 1<<20 || took > 50*time.Millisecond {
+			t.Errorf("%s: %d bytes and %v", c.name, used, took)
+		}
+	}
+}
+
+// TestTIFFInParallel: libvips is one for the process; pictures must not mix, and
+// a damaged one must not spoil those beside it.
+func TestTIFFInParallel(t *testing.T) {
+	seeds := smallSeeds(t)
+	files := [][]byte{seeds["RGB-tiff_lzw.tif"], seeds["P-packbits.tif"], seeds["L-tiff_adobe_deflate.tif"], seeds["turned3.tif"]}
+	var want [4][]byte
+	for i, data := range files {
+		want[i] = make([]byte, 3*21*18)
+		if err := Decode(data, 21, 18, Formats(), Target{Dst: want[i]}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	damaged := bytes.Clone(files[0])
+	clear(damaged[100:600])
+	var workers sync.WaitGroup
+	workers.Go(func() {
+		for range 100 {
+			var e *Error
+			err := Decode(damaged, 21, 18, Formats(), Target{Dst: make([]byte, 3*21*18)})
+			if !errors.As(err, &e) || e.Kind != Damaged {
+				t.Errorf("the damaged file: %v", err)
+			}
+		}
+	})
+	for w := range 4 {
+		workers.Go(func() {
+			got := make([]byte, 3*21*18)
+			for n := range 100 {
+				i := (w + n) % len(files)
+				before := bytes.Clone(files[i])
+				err := Decode(files[i], 21, 18, Formats(), Target{Dst: got})
+				if err != nil || !bytes.Equal(got, want[i]) || !bytes.Equal(before, files[i]) {
+					t.Errorf("file %d: %v, or other pixels than alone, or changed", i, err)
+				}
+			}
+		})
+	}
+	workers.Wait()
+}
+
+// rss is the resident memory of this process in bytes.
+func rss(t *testing.T) int {
+	data, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := strconv.Atoi(strings.Fields(string(data))[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages * os.Getpagesize()
+}
+
+// TestTIFFMemoryIsFlat: neither pictures nor failures stay in libvips.
+func TestTIFFMemoryIsFlat(t *testing.T) {
+	count := 150
+	if v := os.Getenv("OTHERS_TIFF_DECODES"); v != "" {
+		n, err := strconv.Atoi(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		count = n
+	}
+	good, err := os.ReadFile(filepath.Join(madeFiles(t), "tiff_rgb_tiff_lzw.tif"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := bytes.Clone(good)
+	clear(bad[len(bad)/2:][:10_000])
+	dst := make([]byte, 3*224*224)
+	decode := func(n int) {
+		for range n {
+			if err := Decode(good, 224, 224, Formats(), Target{Dst: dst}); err != nil {
+				t.Fatal(err)
+			}
+			if err := Decode(bad, 224, 224, Formats(), Target{Dst: dst}); err == nil {
+				t.Fatal("damaged data are taken")
+			}
+		}
+	}
+	decode(100)
+	before := rss(t)
+	start := time.Now()
+	decode(count)
+	took := time.Since(start)
+	grown := rss(t) - before
+	t.Logf("%d decodes and as many refusals: %d KiB more; %v each", count, grown>>10, took/time.Duration(2*count))
+	if grown > 16<<20 {
+		t.Errorf("resident memory has grown by %d KiB", grown>>10)
+	}
+}
+
+func BenchmarkOthers(b *testing.B) {
+	seeds := smallSeeds(b)
+	for _, name := range []string{"RGB-tiff_lzw.tif", "RGB-tiff_adobe_deflate.tif", "RGB.gif", "RGB.bmp"} {
+		dst := make([]byte, 3*21*18)
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := Decode(seeds[name], 21, 18, Formats(), Target{Dst: dst}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
