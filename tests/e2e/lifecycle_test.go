@@ -128,3 +128,30 @@ func TestRefusesToStartOnAContradiction(t *testing.T) {
 		}
 	}
 }
+
+// A tritonserver that cannot run is said to be the reason, at once.
+func TestRefusesToServeWithoutTriton(t *testing.T) {
+	silent := filepath.Join(t.TempDir(), "tritonserver")
+	if err := os.WriteFile(silent, []byte("#!/bin/sh\nexec sleep 60\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, server := range map[string]string{
+		"that is not there":    "/nonexistent/tritonserver",
+		"that exits":           "/bin/false",
+		"that never goes live": silent,
+	} {
+		s, err := stack.Launch(stack.Options{Env: []string{"TRITON_SERVER=" + server, "TRITON_START_TIMEOUT=1s"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-s.Exited():
+		case <-time.After(20 * time.Second):
+			t.Errorf("with a tritonserver %s it does not end", name)
+			s.Stop()
+		}
+		if s.ExitCode() != 1 || !strings.Contains(s.Output(), "tritonserver did not start") {
+			t.Errorf("with a tritonserver %s: exit code %d:\n%.500s", name, s.ExitCode(), s.Output())
+		}
+	}
+}

@@ -1,0 +1,52 @@
+package gateway
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"histogate/prep"
+)
+
+// The README tells of every setting, route and code, with its default.
+func TestReadmeIsComplete(t *testing.T) {
+	text, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]string{} // table row by what stands in backquotes in its first two cells
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "|") {
+			for i, part := range strings.Split(line, "`") {
+				if i%2 == 1 {
+					rows[part] = line
+				}
+			}
+		}
+	}
+	for _, s := range settings() {
+		row, ok := rows[s.env]
+		if !ok {
+			t.Errorf("no row for the setting %s", s.env)
+		} else if s.value != "" && s.env != "PREPROCESS_WORKERS" && !strings.Contains(row, s.value) {
+			t.Errorf("the row of %s does not hold its default %q: %s", s.env, s.value, row)
+		}
+	}
+	codes := declaredCodes(t)
+	for _, code := range slices.Concat(codes, []Code{Code(prep.InvalidRequest), Code(prep.InvalidImage), Code(prep.WrongShape), Code(prep.UnsupportedMode)}) {
+		if _, ok := rows[string(code)]; !ok {
+			t.Errorf("no row for the code %s", code)
+		}
+	}
+	g := run(t, nil)
+	for _, route := range g.app.GetRoutes(true) {
+		if route.Method == "HEAD" {
+			continue
+		}
+		path := strings.NewReplacer(":model", "{model}").Replace(route.Path)
+		if _, ok := rows[route.Method+" "+path]; !ok {
+			t.Errorf("no row for the route %s %s", route.Method, path)
+		}
+	}
+}
