@@ -14,6 +14,7 @@ const (
 	InvalidRequest  Code = "invalid_request"
 	InvalidImage    Code = "invalid_image"
 	WrongShape      Code = "wrong_shape"
+	InvalidRNA      Code = "invalid_rna"
 	UnsupportedMode Code = "unsupported_mode"
 )
 

@@ -1,11 +1,9 @@
 package prep
 
 import (
-	"errors"
 	"fmt"
-	"math"
 	"os"
-	"regexp"
+	"path/filepath"
 	"slices"
 
 	"github.com/goccy/go-yaml"
@@ -25,6 +23,14 @@ type Spec struct {
 	Outputs  []Output `yaml:"outputs" json:"outputs"`
 	Modes    []Mode   `yaml:"modes" json:"modes"`
 	Batching Batching `yaml:"batching" json:"batching"`
+	// InputGenes are the identifiers of the values that a client sends as bulk
+	// RNA, OutputGenes of the values of the prediction, both in order. A file
+	// that is named in their stead is a CSV of one column with a header, beside
+	// the spec, and is read with it.
+	InputGenes      []string `yaml:"input_genes,omitempty" json:"-"`
+	InputGenesFile  string   `yaml:"input_genes_file,omitempty" json:"input_genes_file,omitempty"`
+	OutputGenes     []string `yaml:"output_genes,omitempty" json:"-"`
+	OutputGenesFile string   `yaml:"output_genes_file,omitempty" json:"output_genes_file,omitempty"`
 }
 
 // Tile is the picture that the model was trained on.
@@ -43,6 +49,10 @@ type Input struct {
 	Source Source  `yaml:"source" json:"source"`
 	DType  DType   `yaml:"dtype" json:"dtype"`
 	Shape  []int64 `yaml:"shape" json:"shape"` // without the batch dimension
+	// Domain and Transforms are those of bulk RNA: which values may be sent, and
+	// what is done to them, in order, before the model sees them.
+	Domain     Domain      `yaml:"domain,omitempty" json:"domain,omitempty"`
+	Transforms []Transform `yaml:"transforms,omitempty" json:"transforms,omitempty"`
 }
 
 // Output is a tensor that the model gives.
@@ -51,6 +61,8 @@ type Output struct {
 	Role  Role    `yaml:"role" json:"role"`
 	DType DType   `yaml:"dtype" json:"dtype"`
 	Shape []int64 `yaml:"shape" json:"shape"` // without the batch dimension
+	// Transforms are applied, in order, to what the model gives.
+	Transforms []Transform `yaml:"transforms,omitempty" json:"transforms,omitempty"`
 }
 
 // Batching is how the shared stage joins requests.
@@ -62,8 +74,27 @@ type Batching struct {
 // Source is where an input's values come from.
 type Source string
 
-// TileSource is the normalised tile, channels first.
-const TileSource Source = "tile"
+// The sources of an input.
+const (
+	// TileSource is the normalised tile, channels first.
+	TileSource Source = "tile"
+	// BulkRNASource is the request's bulk_rna after the input's transforms, or
+	// zeros when the request has none.
+	BulkRNASource Source = "bulk_rna"
+	// ZerosSource is nothing but zeros, for an input that no client chooses.
+	ZerosSource Source = "zeros"
+)
+
+// Domain is the set of values that may be sent as bulk RNA.
+type Domain string
+
+// The domains. A value must be finite in float32 in both.
+const (
+	// Counts are zero or above; -1 marks a gene that was not measured.
+	Counts Domain = "counts"
+	// AnyValue is for models that are fed log ratios and the like.
+	AnyValue Domain = "any"
+)
 
 // Role is what an output is to a client.
 type Role string
@@ -81,14 +112,19 @@ type DType string
 const (
 	Float32 DType = "float32"
 	Float16 DType = "float16"
+	Int64   DType = "int64"
 )
 
 // Size is the number of bytes of one element.
 func (d DType) Size() int {
-	if d == Float16 {
+	switch d {
+	case Float16:
 		return 2
+	case Int64:
+		return 8
+	default:
+		return 4
 	}
-	return 4
 }
 
 // Elements is the number of elements of a tensor with the given shape.
@@ -100,14 +136,18 @@ func Elements(shape []int64) int {
 	return n
 }
 
-// ReadSpec reads and checks a spec. A field that is unknown, missing or out of
-// range is an error that names the file and the field; all are reported at once.
+// ReadSpec reads and checks a spec and the files beside it that it names. A
+// field that is unknown, missing or out of range is an error that names the file
+// and the field; all are reported at once.
 func ReadSpec(path string) (*Spec, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
 	spec, err := parseSpec(text)
+	if err == nil {
+		err = spec.readLists(os.DirFS(filepath.Dir(path)))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -131,91 +171,6 @@ func parseSpec(text []byte) (*Spec, error) {
 	}
 	return spec, nil
 }
-
-var (
-	modelNames  = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
-	tensorNames = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.]*$`)
-)
-
-// check finds every value that cannot be right.
-func (s *Spec) check() error {
-	var mistakes []error
-	require := func(ok bool, field, format string, args ...any) {
-		if !ok {
-			mistakes = append(mistakes, fmt.Errorf(field+": "+format, args...))
-		}
-	}
-	for i, name := range slices.Concat([]string{s.Name}, s.Aliases) {
-		field := "name"
-		if i > 0 {
-			field = fmt.Sprintf("aliases[%d]", i-1)
-		}
-		require(modelNames.MatchString(name), field, "%q must be lower-case letters, digits, dots, dashes and underscores", name)
-	}
-	require(s.Tile.Width > 0 && s.Tile.Height > 0 && s.Tile.Width <= maxSide && s.Tile.Height <= maxSide,
-		"tile", "width and height must be from 1 to %d pixels", maxSide)
-	require(s.Tile.MicronsPerPixel > 0, "tile.microns_per_pixel", "must be above zero")
-	for c := range 3 {
-		require(!math.IsNaN(s.Tile.Mean[c]) && math.Abs(s.Tile.Mean[c]) <= math.MaxFloat32, "tile.mean", "must be finite")
-		require(float32(s.Tile.Std[c]) > 0 && s.Tile.Std[c] <= math.MaxFloat32, "tile.std", "must be above zero and finite")
-	}
-	names := map[string]bool{}
-	tensor := func(field, name string, dtype DType, shape []int64) {
-		require(tensorNames.MatchString(name), field+".name", "%q is not a tensor's name", name)
-		require(!names[name], field+".name", "%q stands for two tensors", name)
-		names[name] = true
-		require(dtype == Float32 || dtype == Float16, field+".dtype", "%q must be float32 or float16", dtype)
-		size := int64(1)
-		for _, d := range shape {
-			ok := d > 0 && d <= maxElements && size*d <= maxElements
-			require(ok, field+".shape", "%v must be positive sizes of at most %d elements in all, without the batch dimension", shape, maxElements)
-			if !ok {
-				return
-			}
-			size *= d
-		}
-		require(len(shape) > 0, field+".shape", "must not be empty")
-	}
-	tiles := 0
-	for i, in := range s.Inputs {
-		field := fmt.Sprintf("inputs[%d]", i)
-		tensor(field, in.Name, in.DType, in.Shape)
-		require(in.Source == TileSource, field+".source", "%q must be %s", in.Source, TileSource)
-		if in.Source == TileSource {
-			tiles++
-			want := []int64{3, int64(s.Tile.Height), int64(s.Tile.Width)}
-			require(slices.Equal(in.Shape, want), field+".shape", "%v must be %v: three channels of the tile's height and width", in.Shape, want)
-		}
-	}
-	require(tiles == 1, "inputs", "must hold exactly one with source tile")
-	roles := map[Role]bool{}
-	for i, out := range s.Outputs {
-		field := fmt.Sprintf("outputs[%d]", i)
-		tensor(field, out.Name, out.DType, out.Shape)
-		require(out.DType == Float32, field+".dtype", "must be float32: answers are written as float32")
-		require(out.Role == PredictionRole || out.Role == EmbeddingRole, field+".role", "%q must be %s or %s", out.Role, PredictionRole, EmbeddingRole)
-		require(!roles[out.Role], field+".role", "two outputs are the model's %s", out.Role)
-		roles[out.Role] = true
-	}
-	require(len(s.Modes) > 0, "modes", "must list at least one mode")
-	for i, mode := range s.Modes {
-		field := fmt.Sprintf("modes[%d]", i)
-		require(mode == Prediction || mode == Embedding || mode == PredictionWithEmbedding,
-			field, "%q must be %s, %s or %s", mode, Prediction, Embedding, PredictionWithEmbedding)
-		require(!slices.Contains(s.Modes[:i], mode), field, "%q is listed twice", mode)
-		for _, role := range mode.Roles() {
-			require(roles[role], field, "%q needs an output with the role %s", mode, role)
-		}
-	}
-	require(s.Batching.MaxBatchSize >= 1 && s.Batching.MaxBatchSize <= 1024, "batching.max_batch_size", "must be from 1 to 1024")
-	require(s.Batching.MaxQueueDelayMS >= 0 && s.Batching.MaxQueueDelayMS <= 1000, "batching.max_queue_delay_ms", "must be from 0 to 1000")
-	return errors.Join(mistakes...)
-}
-
-const (
-	maxSide     = 8192    // pixels of a tile's side
-	maxElements = 1 << 26 // of a tensor
-)
 
 // Roles are the outputs that a mode asks for, in the order of the answer.
 func (m Mode) Roles() []Role {
@@ -257,4 +212,9 @@ func joinModes(modes []Mode) string {
 		text += string(m)
 	}
 	return text
+}
+
+// bulkRNAInput is the index of the input that takes bulk RNA, -1 without one.
+func (s *Spec) bulkRNAInput() int {
+	return slices.IndexFunc(s.Inputs, func(in Input) bool { return in.Source == BulkRNASource })
 }

@@ -1,0 +1,117 @@
+package prep
+
+import (
+	"bufio"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strconv"
+)
+
+// readLists reads the lists that the spec keeps in files of their own, from its
+// folder, and holds all lists against the shapes.
+func (s *Spec) readLists(folder fs.FS) error {
+	identifier := func(text string) (string, error) { return text, nil }
+	number := func(text string) (float64, error) { return strconv.ParseFloat(text, 64) }
+	errs := []error{
+		readList(folder, "input_genes_file", s.InputGenesFile, &s.InputGenes, identifier),
+		readList(folder, "output_genes_file", s.OutputGenesFile, &s.OutputGenes, identifier),
+	}
+	for i := range s.Inputs {
+		for j := range s.Inputs[i].Transforms {
+			t := &s.Inputs[i].Transforms[j]
+			field := fmt.Sprintf("inputs[%d].transforms[%d].", i, j)
+			errs = append(errs,
+				readList(folder, field+"mean_file", t.MeanFile, &t.Mean, number),
+				readList(folder, field+"std_file", t.StdFile, &t.Std, number),
+				readList(folder, field+"indices_file", t.IndicesFile, &t.Indices, strconv.Atoi))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return s.checkLists()
+}
+
+// readList reads a CSV file of one column with a header. No name is no file.
+func readList[T any](folder fs.FS, field, name string, list *[]T, parse func(string) (T, error)) error {
+	if name == "" {
+		return nil
+	}
+	fail := func(err error) error { return fmt.Errorf("%s: %s: %w", field, name, err) }
+	file, err := folder.Open(name)
+	if err != nil {
+		return fmt.Errorf("%s: %w", field, err)
+	}
+	defer file.Close()
+	column := csv.NewReader(bufio.NewReader(file))
+	column.FieldsPerRecord = 1
+	if _, err := column.Read(); err != nil { // the header
+		if err == io.EOF {
+			err = errors.New("empty; a header is expected, and a value a line")
+		}
+		return fail(err)
+	}
+	for {
+		record, err := column.Read()
+		switch {
+		case err == io.EOF && len(*list) == 0:
+			return fail(errors.New("holds a header and no values"))
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return fail(err)
+		}
+		value, err := parse(record[0])
+		if err != nil {
+			line, _ := column.FieldPos(0)
+			return fail(fmt.Errorf("line %d: %w", line, err))
+		}
+		*list = append(*list, value)
+	}
+}
+
+// checkLists finds every list that does not fit a shape or contradicts itself.
+func (s *Spec) checkLists() error {
+	var c checker
+	c.genes("input_genes", s.InputGenes)
+	c.genes("output_genes", s.OutputGenes)
+	if i := s.bulkRNAInput(); i >= 0 {
+		in := &s.Inputs[i]
+		length := s.bulkRNALength()
+		for j := range in.Transforms {
+			length = in.Transforms[j].checkLists(&c, fmt.Sprintf("inputs[%d].transforms[%d]", i, j), length)
+		}
+		c.require(length == Elements(in.Shape), fmt.Sprintf("inputs[%d].shape", i),
+			"%v is not what %d input genes become: %d values", in.Shape, s.bulkRNALength(), length)
+	}
+	if out, ok := s.Output(PredictionRole); ok && s.OutputGenes != nil {
+		c.require(len(s.OutputGenes) == Elements(out.Shape), "output_genes", "%d genes for the %d values of the prediction",
+			len(s.OutputGenes), Elements(out.Shape))
+	}
+	return c.err()
+}
+
+// genes refuses a gene without a name and one that is listed twice.
+func (c *checker) genes(field string, genes []string) {
+	c.require(!slices.Contains(genes, ""), field, "must not hold an empty name")
+	seen := make(map[string]int, len(genes))
+	for i, gene := range genes {
+		if first, ok := seen[gene]; ok {
+			c.require(false, field, "%q is both number %d and number %d", gene, first, i)
+			return
+		}
+		seen[gene] = i
+	}
+}
+
+// bulkRNALength is how many values a request's bulk_rna has.
+func (s *Spec) bulkRNALength() int {
+	if s.InputGenes != nil {
+		return len(s.InputGenes)
+	}
+	return Elements(s.Inputs[s.bulkRNAInput()].Shape)
+}
