@@ -13,8 +13,9 @@ type Preparer struct {
 	spec    *Spec
 	table   *raster.Table
 	formats []raster.Format
-	samples sync.Pool // of *Sample
-	images  sync.Pool // of *[]byte: encoded images
+	bulkRNA *bulkRNAPreparer // nil for a model without
+	samples sync.Pool        // of *Sample
+	images  sync.Pool        // of *[]byte: encoded images
 }
 
 // Sample is the tensors of one request. It comes from a pool.
@@ -33,8 +34,33 @@ type Sample struct {
 // Release gives the sample's memory back.
 func (s *Sample) Release() { s.owner.samples.Put(s) }
 
-// NewPreparer makes the preparer of a checked spec.
-func NewPreparer(spec *Spec) *Preparer {
+// Option changes a preparer from what it is by default.
+type Option func(*options)
+
+type options struct {
+	cacheEntries, cacheBytes int
+}
+
+// RNACache bounds the cache of prepared bulk RNA in vectors and in their bytes;
+// a bound of zero switches it off. The default is [DefaultRNACacheEntries] and
+// [DefaultRNACacheBytes].
+func RNACache(entries, bytes int) Option {
+	return func(o *options) { o.cacheEntries, o.cacheBytes = entries, bytes }
+}
+
+// The bounds of the bulk RNA cache: room for some 400 vectors of 20,000 genes,
+// a slide taking one.
+const (
+	DefaultRNACacheEntries = 1024
+	DefaultRNACacheBytes   = 32 << 20
+)
+
+// NewPreparer makes the preparer of a spec from [ReadSpec].
+func NewPreparer(spec *Spec, with ...Option) *Preparer {
+	chosen := options{cacheEntries: DefaultRNACacheEntries, cacheBytes: DefaultRNACacheBytes}
+	for _, option := range with {
+		option(&chosen)
+	}
 	p := &Preparer{spec: spec, formats: raster.Formats()}
 	// As a tensor library does with a list of Python floats: the decimal is
 	// rounded to float64, then to float32.
@@ -43,6 +69,11 @@ func NewPreparer(spec *Spec) *Preparer {
 		mean[c], std[c] = float32(spec.Tile.Mean[c]), float32(spec.Tile.Std[c])
 	}
 	p.table = raster.NewTable(mean, std)
+	if i := spec.bulkRNAInput(); i >= 0 {
+		// The cache belongs to this model and its pipeline alone.
+		cache := newVectorCache(chosen.cacheEntries, chosen.cacheBytes)
+		p.bulkRNA = newBulkRNAPreparer(spec, spec.Inputs[i], cache)
+	}
 	p.samples.New = func() any {
 		s := &Sample{owner: p}
 		for _, in := range spec.Inputs {
@@ -81,11 +112,28 @@ func (p *Preparer) Prepare(r *Request) (sample *Sample, err error) {
 	}
 	*image = data
 	for i, in := range p.spec.Inputs {
-		if err := p.tile(sample.Tensors[i], in.DType, data); err != nil {
-			return sample, r.name(err)
+		var failure *Error
+		switch in.Source {
+		case TileSource:
+			failure = p.tile(sample.Tensors[i], in.DType, data)
+		case BulkRNASource:
+			failure = p.bulkRNA.prepare(sample.Tensors[i], r.fields[bulkRNA])
+		case ZerosSource:
+			clear(sample.Tensors[i])
+		}
+		if failure != nil {
+			return sample, r.name(failure)
 		}
 	}
 	return sample, nil
+}
+
+// RNACacheStats tells what the cache of prepared bulk RNA did and holds.
+func (p *Preparer) RNACacheStats() CacheStats {
+	if p.bulkRNA == nil {
+		return CacheStats{}
+	}
+	return p.bulkRNA.cache.snapshot()
 }
 
 // tile decodes an encoded image into the tensor.
