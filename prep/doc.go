@@ -3,8 +3,8 @@
 //
 // A model is data here: a [Spec], read from the model's folder, says what a
 // tile must look like, how it is normalised, which tensors the model takes and
-// gives, and which modes it offers. Nothing in this package knows a model by
-// name.
+// gives, what is done to its bulk RNA and its outputs, and which modes it
+// offers. Nothing in this package knows a model by name.
 //
 // In the order in which a request meets them:
 //
@@ -12,8 +12,10 @@
 //  2. [Preparer.Prepare] decodes the base64 text, has package raster decode the
 //     image straight into the tile tensor, and transforms the bulk RNA.
 //  3. The caller sends [Sample.Tensors] to the model and gives the sample back.
+//  4. [Output.Transform] turns what the model gave into what clients expect, and
+//     [Output.AppendJSON] writes it; its bytes are the answer in binary.
 //
-// Every failure is an [*Error] with a code out of a closed set.
+// Every failure of a request is an [*Error] with a code out of a closed set.
 //
 // The package imports neither the gateway nor the Triton client, and no HTTP:
 // it can be used, tested and fuzzed without a server.

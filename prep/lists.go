@@ -50,7 +50,7 @@ func readList[T any](folder fs.FS, field, name string, list *[]T, parse func(str
 	column := csv.NewReader(bufio.NewReader(file))
 	column.FieldsPerRecord = 1
 	if _, err := column.Read(); err != nil { // the header
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			err = errors.New("empty; a header is expected, and a value a line")
 		}
 		return fail(err)
@@ -58,9 +58,9 @@ func readList[T any](folder fs.FS, field, name string, list *[]T, parse func(str
 	for {
 		record, err := column.Read()
 		switch {
-		case err == io.EOF && len(*list) == 0:
+		case errors.Is(err, io.EOF) && len(*list) == 0:
 			return fail(errors.New("holds a header and no values"))
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
 			return fail(err)
