@@ -42,21 +42,28 @@ func (o Output) Transform(data []byte) error {
 			if err := o.checkFinite(data); err != nil {
 				return err
 			}
-			each(data, maskOf)
-			return nil
+			maskLogits(data)
+			return nil // nothing follows a mask, and 0 and 1 are finite
 		}
 	}
 	return o.checkFinite(data)
 }
 
-// maskOf is 1 for a finite logit above the threshold, else 0. It has no branch,
-// for at the edge of a tissue no processor guesses right.
-func maskOf(logit float32) float32 {
-	// Finite floats of which one is positive are in the order of their bits as
-	// signed integers.
-	const one = 0x3f800000
-	below := maskThreshold - int64(int32(math.Float32bits(logit))) // negative above the threshold
-	return math.Float32frombits(uint32(below>>63) & one)
+// maskLogits makes finite logits 1 above the threshold and else 0. It has no
+// branch, for at the edges of a tissue none can be predicted.
+func maskLogits(data []byte) {
+	// Floats of which one is positive are in the order of their bits as signed
+	// integers: the difference is negative above the threshold.
+	const one, threshold = 0x3f800000, int64(maskThreshold)
+	for ; len(data) >= 8; data = data[8:] {
+		pair := int64(binary.LittleEndian.Uint64(data))
+		first, second := uint64(threshold-int64(int32(pair)))>>63, uint64(threshold-pair>>32)>>63
+		binary.LittleEndian.PutUint64(data, (second<<32|first)*one)
+	}
+	if len(data) >= 4 {
+		last := int64(int32(binary.LittleEndian.Uint32(data)))
+		binary.LittleEndian.PutUint32(data, uint32(uint64(threshold-last)>>63*one))
+	}
 }
 
 // AppendJSON appends transformed values as the inside of a JSON array, in the
