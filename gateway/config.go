@@ -8,9 +8,13 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"histogate/prep"
+	"histogate/prep/raster"
 )
 
 // Config is everything that can be set from outside. Read it with
@@ -33,6 +37,8 @@ type Config struct {
 	MaxInFlight       int           // requests admitted at once
 	MaxBodyBytes      int           // of one request
 	PreprocessWorkers int           // requests in stage 1 at once
+	ImageFormats      []raster.Format
+	RNACacheBytes     int           // of prepared bulk RNA vectors, per model; 0 for none
 	DrainLimit        time.Duration // from SIGTERM until what is pending is cancelled
 
 	LogLevel slog.Level
@@ -77,9 +83,21 @@ func settings() []setting {
 		}},
 		{"TRITON_START_TIMEOUT", "how long the child may take until it is live", "60s", duration(func(c *Config) *time.Duration { return &c.TritonStartTimeout })},
 		{"REQUEST_TIMEOUT", "how long a request may take in all", "25s", duration(func(c *Config) *time.Duration { return &c.RequestTimeout })},
-		{"MAX_IN_FLIGHT", "requests admitted at once", "1024", count(func(c *Config) *int { return &c.MaxInFlight })},
-		{"MAX_BODY_BYTES", "size of the largest request body", "26214400", count(func(c *Config) *int { return &c.MaxBodyBytes })},
-		{"PREPROCESS_WORKERS", "requests decoded at once; the default is the number of CPUs", strconv.Itoa(runtime.GOMAXPROCS(0)), count(func(c *Config) *int { return &c.PreprocessWorkers })},
+		{"MAX_IN_FLIGHT", "requests admitted at once", "1024", atLeast(1, func(c *Config) *int { return &c.MaxInFlight })},
+		{"MAX_BODY_BYTES", "size of the largest request body", "26214400", atLeast(1, func(c *Config) *int { return &c.MaxBodyBytes })},
+		{"PREPROCESS_WORKERS", "requests decoded at once; the default is the number of CPUs", strconv.Itoa(runtime.GOMAXPROCS(0)), atLeast(1, func(c *Config) *int { return &c.PreprocessWorkers })},
+		{"IMAGE_FORMATS", "formats of tiles that are taken, separated by commas", formatNames(), func(c *Config, value string) error {
+			c.ImageFormats = nil
+			for name := range strings.SplitSeq(value, ",") {
+				i := slices.IndexFunc(raster.Formats(), func(f raster.Format) bool { return strings.EqualFold(string(f), strings.TrimSpace(name)) })
+				if i < 0 {
+					return fmt.Errorf("%q is not one of %s", strings.TrimSpace(name), formatNames())
+				}
+				c.ImageFormats = append(c.ImageFormats, raster.Formats()[i])
+			}
+			return nil
+		}},
+		{"RNA_CACHE_BYTES", "memory for bulk RNA vectors that come again, per model; 0 switches it off", strconv.Itoa(prep.DefaultRNACacheBytes), atLeast(0, func(c *Config) *int { return &c.RNACacheBytes })},
 		{"DRAIN_LIMIT", "how long pending requests are still served after SIGTERM", "20s", duration(func(c *Config) *time.Duration { return &c.DrainLimit })},
 		{"LOG_LEVEL", "debug, info, warn or error", "info", func(c *Config, value string) error {
 			if c.LogLevel.UnmarshalText([]byte(value)) != nil {
@@ -169,15 +187,23 @@ func port(field func(*Config) *int) func(*Config, string) error {
 	}
 }
 
-func count(field func(*Config) *int) func(*Config, string) error {
+func atLeast(least int, field func(*Config) *int) func(*Config, string) error {
 	return func(c *Config, value string) error {
 		n, err := strconv.Atoi(value)
-		if err != nil || n < 1 {
-			return errors.New("must be a whole number of at least 1")
+		if err != nil || n < least {
+			return fmt.Errorf("must be a whole number of at least %d", least)
 		}
 		*field(c) = n
 		return nil
 	}
+}
+
+func formatNames() string {
+	var names []string
+	for _, f := range raster.Formats() {
+		names = append(names, string(f))
+	}
+	return strings.Join(names, ",")
 }
 
 func duration(field func(*Config) *time.Duration) func(*Config, string) error {

@@ -135,6 +135,8 @@ func datatype(t prep.DType) tritonclient.Datatype {
 	switch t {
 	case prep.Float16:
 		return tritonclient.Float16
+	case prep.Int64:
+		return tritonclient.Int64
 	default:
 		return tritonclient.Float32
 	}

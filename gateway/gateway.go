@@ -68,6 +68,9 @@ func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
 	}
 	for _, m := range served.list {
 		m.health = newHealth(m, g.triton, g.metrics, log)
+		if m.spec.TakesBulkRNA() {
+			g.metrics.rnaCache(m.spec.Name, m.preparer.RNACacheStats)
+		}
 	}
 	g.app = fiber.New(fiber.Config{
 		DisableStartupMessage: true,

@@ -6,6 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"histogate/prep"
 )
 
 // stage names a part of a request's life that is timed on its own.
@@ -77,6 +79,23 @@ func newMetrics(inFlight func() float64) *metrics {
 		collectors.NewBuildInfoCollector(),
 	)
 	return m
+}
+
+// rnaCache exposes what a model's cache of bulk RNA does.
+func (m *metrics) rnaCache(model string, stats func() prep.CacheStats) {
+	labels := prometheus.Labels{"model": model}
+	counter := func(name, help string, value func(prep.CacheStats) float64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 { return value(stats()) })
+	}
+	gauge := func(name, help string, value func(prep.CacheStats) float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 { return value(stats()) })
+	}
+	m.registry.MustRegister(
+		counter("histogate_rna_cache_hits_total", "Bulk RNA vectors that were found prepared.", func(s prep.CacheStats) float64 { return float64(s.Hits) }),
+		counter("histogate_rna_cache_misses_total", "Bulk RNA vectors that had to be parsed and transformed.", func(s prep.CacheStats) float64 { return float64(s.Misses) }),
+		gauge("histogate_rna_cache_entries", "Bulk RNA vectors that are kept prepared.", func(s prep.CacheStats) float64 { return float64(s.Entries) }),
+		gauge("histogate_rna_cache_bytes", "Memory of the bulk RNA vectors that are kept prepared.", func(s prep.CacheStats) float64 { return float64(s.Bytes) }),
+	)
 }
 
 // answered counts one request and the time of each stage that it reached.

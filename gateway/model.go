@@ -13,6 +13,9 @@ import (
 	"histogate/tritonclient/kserve"
 )
 
+// rnaCacheEntries bounds the cache beside its bytes: a slide takes one.
+const rnaCacheEntries = prep.DefaultRNACacheEntries
+
 // model is one served model: its contract, and what is derived from it once.
 type model struct {
 	spec     *prep.Spec
@@ -52,7 +55,7 @@ func readModels(cfg *Config) (*models, error) {
 	served := &models{byName: map[string]*model{}}
 	var mistakes []error
 	for _, name := range names {
-		m, err := readModel(filepath.Join(cfg.ModelRepository, name), name)
+		m, err := readModel(cfg, filepath.Join(cfg.ModelRepository, name), name)
 		if err != nil {
 			mistakes = append(mistakes, err)
 			continue
@@ -74,7 +77,7 @@ func readModels(cfg *Config) (*models, error) {
 	return served, errors.Join(mistakes...)
 }
 
-func readModel(folder, name string) (*model, error) {
+func readModel(cfg *Config, folder, name string) (*model, error) {
 	spec, specErr := prep.ReadSpec(filepath.Join(folder, "spec.yaml"))
 	configPath := filepath.Join(folder, "config.pbtxt")
 	config, configErr := tritonclient.ReadModelConfig(configPath)
@@ -91,7 +94,8 @@ func readModel(folder, name string) (*model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("model %s: %w", name, err)
 	}
-	return &model{spec: spec, config: config, preparer: prep.NewPreparer(spec), metadata: metadata}, nil
+	preparer := prep.NewPreparer(spec, prep.ImageFormats(cfg.ImageFormats...), prep.RNACache(rnaCacheEntries, cfg.RNACacheBytes))
+	return &model{spec: spec, config: config, preparer: preparer, metadata: metadata}, nil
 }
 
 // find looks a model up by its name or an alias.
@@ -138,16 +142,20 @@ type metadata struct {
 	Inputs       map[string]tensorDescription `json:"inputs"`
 	Outputs      map[string]tensorDescription `json:"outputs"`
 	EmbeddingDim int64                        `json:"embedding_dim,omitempty"`
+	InputGenes   []string                     `json:"input_genes,omitempty"`
+	OutputGenes  []string                     `json:"output_genes,omitempty"`
 	Config       *prep.Spec                   `json:"config"`
 }
 
 func describe(spec *prep.Spec) metadata {
 	d := metadata{
-		ModelName: spec.Name,
-		TileSize:  [2]int{spec.Tile.Width, spec.Tile.Height},
-		Inputs:    map[string]tensorDescription{},
-		Outputs:   map[string]tensorDescription{},
-		Config:    spec,
+		ModelName:   spec.Name,
+		TileSize:    [2]int{spec.Tile.Width, spec.Tile.Height},
+		Inputs:      map[string]tensorDescription{},
+		Outputs:     map[string]tensorDescription{},
+		InputGenes:  spec.InputGenes,
+		OutputGenes: spec.OutputGenes,
+		Config:      spec,
 	}
 	tensor := func(dtype prep.DType, shape []int64) tensorDescription {
 		t := tensorDescription{[]any{"batch"}, string(dtype)}

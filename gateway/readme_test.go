@@ -34,7 +34,7 @@ func TestReadmeIsComplete(t *testing.T) {
 		}
 	}
 	codes := declaredCodes(t)
-	for _, code := range slices.Concat(codes, []Code{Code(prep.InvalidRequest), Code(prep.InvalidImage), Code(prep.WrongShape), Code(prep.UnsupportedMode)}) {
+	for _, code := range slices.Concat(codes, []Code{Code(prep.InvalidRequest), Code(prep.InvalidImage), Code(prep.WrongShape), Code(prep.InvalidRNA), Code(prep.UnsupportedMode)}) {
 		if _, ok := rows[string(code)]; !ok {
 			t.Errorf("no row for the code %s", code)
 		}

@@ -51,7 +51,7 @@ func writeAnswer(c *fiber.Ctx, j *job, outputs []tritonclient.Tensor) error {
 // whatever its role.
 func appendAnswer(body []byte, j *job, outputs []tritonclient.Tensor) ([]byte, error) {
 	body = append(body, `{"output":[`...)
-	body, err := prep.AppendFloats(body, outputs[0].Data)
+	body, err := appendOutput(body, j, 0, outputs)
 	if err != nil {
 		return body, err
 	}
@@ -61,10 +61,19 @@ func appendAnswer(body []byte, j *job, outputs []tritonclient.Tensor) ([]byte, e
 		return append(body, `,"embedding":null}`...), nil
 	}
 	body = append(body, `,"embedding":[`...)
-	if body, err = prep.AppendFloats(body, outputs[1].Data); err != nil {
+	if body, err = appendOutput(body, j, 1, outputs); err != nil {
 		return body, err
 	}
 	return append(body, `]}`...), nil
+}
+
+// appendOutput makes of what the model gave what clients expect, and appends it.
+func appendOutput(body []byte, j *job, i int, outputs []tritonclient.Tensor) ([]byte, error) {
+	output, _ := j.model.spec.Output(j.mode.Roles()[i]) // a checked spec has it
+	if err := output.Transform(outputs[i].Data); err != nil {
+		return body, err
+	}
+	return output.AppendJSON(body, outputs[i].Data)
 }
 
 func (m *model) writeMetadata(c *fiber.Ctx) error {

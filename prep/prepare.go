@@ -38,7 +38,14 @@ func (s *Sample) Release() { s.owner.samples.Put(s) }
 type Option func(*options)
 
 type options struct {
+	formats                  []raster.Format
 	cacheEntries, cacheBytes int
+}
+
+// ImageFormats narrows the formats that a tile may have. The default is all
+// that package raster reads.
+func ImageFormats(formats ...raster.Format) Option {
+	return func(o *options) { o.formats = formats }
 }
 
 // RNACache bounds the cache of prepared bulk RNA in vectors and in their bytes;
@@ -57,11 +64,11 @@ const (
 
 // NewPreparer makes the preparer of a spec from [ReadSpec].
 func NewPreparer(spec *Spec, with ...Option) *Preparer {
-	chosen := options{cacheEntries: DefaultRNACacheEntries, cacheBytes: DefaultRNACacheBytes}
+	chosen := options{formats: raster.Formats(), cacheEntries: DefaultRNACacheEntries, cacheBytes: DefaultRNACacheBytes}
 	for _, option := range with {
 		option(&chosen)
 	}
-	p := &Preparer{spec: spec, formats: raster.Formats()}
+	p := &Preparer{spec: spec, formats: chosen.formats}
 	// As a tensor library does with a list of Python floats: the decimal is
 	// rounded to float64, then to float32.
 	var mean, std [3]float32

@@ -214,6 +214,9 @@ func joinModes(modes []Mode) string {
 	return text
 }
 
+// TakesBulkRNA tells whether the model has an input for bulk RNA.
+func (s *Spec) TakesBulkRNA() bool { return s.bulkRNAInput() >= 0 }
+
 // bulkRNAInput is the index of the input that takes bulk RNA, -1 without one.
 func (s *Spec) bulkRNAInput() int {
 	return slices.IndexFunc(s.Inputs, func(in Input) bool { return in.Source == BulkRNASource })
