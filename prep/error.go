@@ -24,8 +24,8 @@ const (
 type Error struct {
 	Code   Code
 	Field  string // empty when the document as a whole is meant
-	Slide  string // slide_name as far as it is known, decoded
-	Patch  string // patch_idx as far as it is known, as it was sent
+	Slide  string // slide_name as far as it is known, decoded and clipped
+	Patch  string // patch_idx as far as it is known, as it was sent, clipped
 	Detail string
 	// Stack is where a panic was recovered; nil for every other failure.
 	Stack []byte

@@ -11,7 +11,7 @@ import (
 // however it is written: 7, 7.0 and 0.7e1 are the same.
 func checkInteger(t token) error {
 	if t.kind != numberKind {
-		return errors.New("must be an integer")
+		return errors.New("must be an integer, not " + t.describe())
 	}
 	_, err := parseInteger(t.raw)
 	return err

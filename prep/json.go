@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/bits"
-	"strconv"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -13,40 +12,6 @@ import (
 // maxDepth is how deeply arrays and objects may nest in a request: its own
 // fields need two levels, the rest is for unknown ones.
 const maxDepth = 128
-
-// kind is the type of a JSON value, told by its first byte.
-type kind byte
-
-const (
-	missing kind = iota // no such value in the document
-	stringKind
-	numberKind
-	literalKind // true, false, null
-	arrayKind
-	objectKind
-)
-
-// token is one JSON value, uninterpreted. It aliases the document.
-type token struct {
-	kind kind
-	// escaped tells whether a string has a backslash in it.
-	escaped bool
-	// raw is the value as it was sent; a string's includes its quotes.
-	raw []byte
-}
-
-// inner is the text between a string's quotes.
-func (t token) inner() []byte { return t.raw[1 : len(t.raw)-1] }
-
-func (t token) isNull() bool { return t.kind == literalKind && t.raw[0] == 'n' }
-
-// text is the string that a token stands for.
-func (t token) text() string {
-	if !t.escaped {
-		return string(t.inner())
-	}
-	return string(unescape(nil, t.inner()))
-}
 
 // syntaxError is a document that is not JSON.
 type syntaxError struct {
@@ -75,6 +40,9 @@ func (s *scanner) fail(offset int, format string, args ...any) error {
 func (s *scanner) unexpected(wanted string) error {
 	if s.pos >= len(s.data) {
 		return s.fail(s.pos, "the document ends where %s is expected", wanted)
+	}
+	if bytes.HasPrefix(s.data[s.pos:], []byte("\ufeff")) {
+		return s.fail(s.pos, "a byte order mark where %s is expected", wanted)
 	}
 	c := s.data[s.pos]
 	if c >= 0x20 && c < 0x7f {
@@ -296,8 +264,9 @@ func plain(data []byte) int {
 		quote := w ^ '"'*ones
 		slash := w ^ '\\'*ones
 		// x - ones borrows into the high bit of a byte that is zero, and
-		// w - 0x20 into that of a byte below 0x20. A borrow can carry on into
-		// the next byte, which only makes it be looked at once more below.
+		// w - 0x20 into that of a byte below 0x20. A borrow can carry on and
+		// mark bytes above, but only out of a byte that is marked itself: the
+		// lowest mark, which alone is used, is always a true one.
 		mark := ((quote-ones)&^quote | (slash-ones)&^slash | (w-0x20*ones)&^w | w) & highs
 		if mark != 0 {
 			return n + bits.TrailingZeros64(mark)/8
@@ -337,56 +306,5 @@ func (s *scanner) escape() error {
 		return nil
 	default:
 		return s.fail(start, "an unknown escape")
-	}
-}
-
-// hex4 reads an escape of the form \uXXXX.
-func hex4(data []byte) (rune, bool) {
-	if len(data) < 6 || data[0] != '\\' || data[1] != 'u' {
-		return 0, false
-	}
-	for _, c := range data[2:6] {
-		if !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F') {
-			return 0, false
-		}
-	}
-	n, err := strconv.ParseUint(string(data[2:6]), 16, 32)
-	return rune(n), err == nil
-}
-
-// unescape appends what the inside of a scanned string stands for.
-func unescape(dst, inner []byte) []byte {
-	for {
-		i := bytes.IndexByte(inner, '\\')
-		if i < 0 {
-			return append(dst, inner...)
-		}
-		dst = append(dst, inner[:i]...)
-		inner = inner[i:]
-		size := 2
-		switch c := inner[1]; c {
-		case 'b':
-			dst = append(dst, '\b')
-		case 'f':
-			dst = append(dst, '\f')
-		case 'n':
-			dst = append(dst, '\n')
-		case 'r':
-			dst = append(dst, '\r')
-		case 't':
-			dst = append(dst, '\t')
-		case 'u':
-			r, _ := hex4(inner)
-			size = 6
-			if utf16.IsSurrogate(r) {
-				second, _ := hex4(inner[6:])
-				r = utf16.DecodeRune(r, second)
-				size = 12
-			}
-			dst = utf8.AppendRune(dst, r)
-		default:
-			dst = append(dst, c)
-		}
-		inner = inner[size:]
 	}
 }

@@ -111,10 +111,10 @@ func ParseRequest(body []byte) (*Request, error) {
 // name tells an error which tile it is about.
 func (r *Request) name(err *Error) *Error {
 	if t := r.fields[slideName]; t.kind == stringKind {
-		err.Slide = t.text()
+		err.Slide = clip(t.text())
 	}
 	if t := r.fields[patchIdx]; t.kind == numberKind {
-		err.Patch = string(t.raw)
+		err.Patch = clip(string(t.raw))
 	}
 	return err
 }
@@ -146,7 +146,7 @@ func (r *Request) validate() error {
 		}
 	}
 	if absent != nil {
-		return r.name(refuse(InvalidRequest, strings.Join(absent, ", "), "missing; every tile request needs it"))
+		return r.name(refuse(InvalidRequest, strings.Join(absent, ", "), "missing; every tile request must have it"))
 	}
 	for _, f := range [...]field{imageData, slideName} {
 		if r.fields[f].kind != stringKind {
@@ -167,7 +167,7 @@ func (r *Request) validate() error {
 			return r.name(refuse(InvalidRequest, f.String(), "must be a number or null"))
 		}
 		if _, err := strconv.ParseFloat(string(t.raw), 64); err != nil {
-			return r.name(refuse(InvalidRequest, f.String(), "%s is larger than a 64-bit float can be", clip(string(t.raw))))
+			return r.name(refuse(InvalidRequest, f.String(), "%s does not fit a 64-bit float", clip(string(t.raw))))
 		}
 	}
 	if t := r.fields[bulkRNA]; t.kind != missing && t.kind != arrayKind && !t.isNull() {

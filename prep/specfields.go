@@ -3,14 +3,16 @@ package prep
 import (
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
 )
 
-// checkFields holds the keys of a parsed YAML document against the struct that
-// it will be read into: each key must be a field, and each field a key unless
-// its tag says omitempty. All differences are reported, by their path.
+// checkFields holds a parsed YAML document against the struct that it will be
+// read into: each key must be a field, each field a key unless its tag says
+// omitempty, and each value of the field's type, since the YAML reader would cut
+// 4.5 to 4 and take "4" for 4. All differences are reported, by their path.
 func checkFields(document, like any) error {
 	var mistakes []error
 	compareFields("", document, reflect.TypeOf(like), &mistakes)
@@ -20,6 +22,30 @@ func checkFields(document, like any) error {
 func compareFields(path string, node any, t reflect.Type, mistakes *[]error) {
 	complain := func(at, message string) { *mistakes = append(*mistakes, fmt.Errorf("%s: %s", at, message)) }
 	switch t.Kind() {
+	case reflect.String:
+		if _, ok := node.(string); !ok {
+			complain(path, "must be a text")
+		}
+	case reflect.Int, reflect.Int64:
+		switch n := node.(type) {
+		case int64:
+		case uint64:
+			if n > math.MaxInt64 {
+				complain(path, "must fit a 64-bit integer")
+			}
+		default:
+			complain(path, "must be an integer")
+		}
+	case reflect.Float64:
+		switch n := node.(type) {
+		case int64, uint64:
+		case float64:
+			if math.IsNaN(n) || math.IsInf(n, 0) {
+				complain(path, "must be finite")
+			}
+		default:
+			complain(path, "must be a number")
+		}
 	case reflect.Slice, reflect.Array:
 		items, ok := node.([]any)
 		if !ok {
