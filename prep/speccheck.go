@@ -34,11 +34,13 @@ func (c *checker) err() error { return errors.Join(c.mistakes...) }
 // says in lists, which may lie in files of their own, is for checkLists.
 func (s *Spec) check() error {
 	var c checker
-	for i, name := range slices.Concat([]string{s.Name}, s.Aliases) {
+	models := slices.Concat([]string{s.Name}, s.Aliases)
+	for i, name := range models {
 		field := "name"
 		if i > 0 {
 			field = fmt.Sprintf("aliases[%d]", i-1)
 		}
+		c.require(!slices.Contains(models[:i], name), field, "%q is listed twice", name)
 		c.require(modelNames.MatchString(name), field, "%q must be lower-case letters, digits, dots, dashes and underscores", name)
 	}
 	s.Tile.check(&c)
@@ -65,7 +67,7 @@ func (s *Spec) check() error {
 func (t *Tile) check(c *checker) {
 	c.require(t.Width > 0 && t.Height > 0 && t.Width <= maxSide && t.Height <= maxSide,
 		"tile", "width and height must be from 1 to %d pixels", maxSide)
-	c.require(t.MicronsPerPixel > 0, "tile.microns_per_pixel", "must be above zero")
+	c.require(t.MicronsPerPixel > 0 && !math.IsInf(t.MicronsPerPixel, 0), "tile.microns_per_pixel", "must be above zero and finite")
 	for i := range 3 {
 		c.require(!math.IsNaN(t.Mean[i]) && math.Abs(t.Mean[i]) <= math.MaxFloat32, "tile.mean", "must be finite")
 		c.require(float32(t.Std[i]) > 0 && t.Std[i] <= math.MaxFloat32, "tile.std", "must be above zero and finite")

@@ -44,7 +44,7 @@ func compareFields(path string, node any, t reflect.Type, mistakes *[]error) {
 				complain(path, "must be finite")
 			}
 		default:
-			complain(path, "must be a number")
+			complain(path, "must be a number, without quotes and with a point before an exponent")
 		}
 	case reflect.Slice, reflect.Array:
 		items, ok := node.([]any)
