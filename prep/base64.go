@@ -23,19 +23,23 @@ func decodeBase64(dst []byte, t token) ([]byte, error) {
 		text = unescape(make([]byte, 0, len(text)), text)
 	}
 	// Rare: a text with white space or escapes in it, or one that is wrong.
-	text, err := compact(text)
-	if err != nil {
-		return dst, err
+	compact := make([]byte, 0, len(text))
+	for _, c := range text {
+		if !isSpace(c) {
+			compact = append(compact, c)
+		}
 	}
-	return decodeCompact(dst, text)
+	data, err := decodeCompact(dst, compact)
+	if err != nil {
+		return dst, diagnose(text)
+	}
+	return data, nil
 }
-
-var errEmpty = errors.New("empty; the tile is expected as an encoded image in base64")
 
 // decodeCompact decodes what holds nothing but the alphabet and padding.
 func decodeCompact(dst, text []byte) ([]byte, error) {
 	if len(text) == 0 {
-		return dst, errEmpty
+		return dst, errors.New("empty")
 	}
 	size := base64.StdEncoding.DecodedLen(len(text))
 	if cap(dst) < size {
@@ -45,43 +49,44 @@ func decodeCompact(dst, text []byte) ([]byte, error) {
 	return dst[:n], err
 }
 
-// compact copies a text without its white space, or says what is wrong with it.
-// The positions in its errors are those of the text with its white space.
-func compact(text []byte) ([]byte, error) {
+// diagnose says what is wrong with a text that cannot be decoded. The positions
+// in its errors count the white space that was sent.
+func diagnose(text []byte) error {
 	const (
 		scheme = "data:"
 		wanted = "; base64 with the standard alphabet and padding is expected"
 	)
 	start := bytes.TrimLeft(text, " \t\r\n")
 	if len(start) >= len(scheme) && bytes.EqualFold(start[:len(scheme)], []byte(scheme)) {
-		return nil, errors.New("a data: URL; send only what follows its comma")
+		return errors.New("a data: URL; send only what follows its comma")
 	}
-	out := make([]byte, 0, len(text))
-	padded := false
+	size, padded := 0, false
 	for i, c := range text {
 		switch {
-		case c == ' ' || c == '\t' || c == '\r' || c == '\n':
+		case isSpace(c):
 			continue
 		case c == '=':
-			if len(out)%4 < 2 {
-				return nil, fmt.Errorf("padding at an impossible place, character %d"+wanted, i)
+			if size%4 < 2 {
+				return fmt.Errorf("padding at an impossible place, character %d"+wanted, i)
 			}
 			padded = true
 		case padded:
-			return nil, fmt.Errorf("more text after the padding, at character %d"+wanted, i)
+			return fmt.Errorf("more text after the padding, at character %d"+wanted, i)
 		case c == '-' || c == '_':
-			return nil, fmt.Errorf("character %q at %d belongs to the URL-safe alphabet"+wanted, c, i)
+			return fmt.Errorf("character %q at %d belongs to the URL-safe alphabet"+wanted, c, i)
 		case !isBase64(c):
 			r, _ := utf8.DecodeRune(text[i:])
-			return nil, fmt.Errorf("character %s at %d"+wanted, quote(string(r)), i)
+			return fmt.Errorf("character %s at %d"+wanted, quote(string(r)), i)
 		}
-		out = append(out, c)
+		size++
 	}
-	if len(out)%4 != 0 {
-		return nil, fmt.Errorf("%d characters, not a multiple of four: padding or the end is missing"+wanted, len(out))
+	if size == 0 {
+		return errors.New("empty; the tile is expected as an encoded image in base64")
 	}
-	return out, nil
+	return fmt.Errorf("%d characters, not a multiple of four: padding or the end is missing"+wanted, size)
 }
+
+func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\r' || c == '\n' }
 
 func isBase64(c byte) bool {
 	return c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '+' || c == '/'
