@@ -11,8 +11,16 @@ import (
 
 func FuzzParseRequest(f *testing.F) {
 	g := generator{rand.New(rand.NewPCG(7, 8))}
-	for range 50 {
+	for range 20 {
 		f.Add(g.request())
+	}
+	for _, document := range []string{
+		"", "{}", "null", "[{}]", "{}{}", "\ufeff{}", `{"x":NaN}`, `{"x":01}`, `{"x":1,}`, `{"X":1,"\u0078":2,"x":3}`, `{"x":-0.0e-1}`,
+		`{"mode":"\ud83d\ude00"}`, `{"mode":"\ud83d"}`, `{"\udc00":1}`, "{\"mode\":\"\xff\"}", "{\"mode\":\"a\nb\"}", `{"a":[{"b":[null,true,false]}]}`,
+		`{"image_data":"","slide_name":"","x":1e3,"y":7.0,"width":9223372036854775807,"height":-9223372036854775808,"patch_idx":0.7e1}`,
+		nest(maxDepth), nest(maxDepth + 1),
+	} {
+		f.Add([]byte(document))
 	}
 	f.Fuzz(func(t *testing.T, document []byte) { compareWithEncodingJSON(t, document) })
 }

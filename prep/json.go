@@ -283,12 +283,12 @@ func plain(data []byte) int {
 // stand for itself, and of none below it.
 //
 // Taking one from a byte borrows into its high bit where the byte is zero, and
-// 0x20 where it is below that; where the byte had that bit set before, it is not
-// ASCII. A borrow that carries on can mark bytes above, but only out of a byte
-// that is marked itself.
+// 0x20 where it is below that. A byte that has the bit keeps it when one is
+// taken, but for 0x80, which no byte becomes by both exclusive ors. A borrow that
+// carries on can mark bytes above, but only out of a byte that is marked itself.
 func special(w uint64) uint64 {
 	const ones = 0x0101010101010101
-	return ((w ^ '"'*ones) - ones) | ((w ^ '\\'*ones) - ones) | (w - 0x20*ones) | w
+	return ((w ^ '"'*ones) - ones) | ((w ^ '\\'*ones) - ones) | (w - 0x20*ones)
 }
 
 // escape scans from a backslash, and a surrogate pair as one.
