@@ -136,5 +136,8 @@ func TestFailedRequestLeavesNoMark(t *testing.T) {
 		if !bytes.Equal(got.Tensors[0], alone.Tensors[0]) {
 			t.Errorf("after %s the tensor is another", name)
 		}
+		if cap(*image) == 0 {
+			t.Error("the buffer of the encoded image is not kept")
+		}
 	}
 }

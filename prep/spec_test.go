@@ -169,15 +169,17 @@ func TestReadSpecRefuses(t *testing.T) {
 	}
 }
 
-// All mistakes of a kind are reported at once, each on a line of its own.
+// All mistakes of a kind are reported at once, each on a line of its own,
+// in the order of the fields.
 func TestReadSpecReportsEveryMistake(t *testing.T) {
 	for name, test := range map[string]struct {
 		changes []string // old, new, ...
 		want    []string
 	}{
 		"form": {
-			[]string{"task: tile embedding", "tusk: x", "width: 64", `width: "64"`, "[6, 2]", "6", "max_batch_size: 48, ", ""},
-			[]string{"task: missing", "tusk: unknown field", "tile.width: must be an integer", "outputs[0].shape: must be a list", "batching.max_batch_size: missing"},
+			[]string{"task: tile embedding", "tusk: x\ntask2: x\nzeal: x\nalas: x", "width: 64", `width: "64"`, "[6, 2]", "6", "max_batch_size: 48, ", ""},
+			[]string{"task: missing", "tile.width: must be an integer", "outputs[0].shape: must be a list", "batching.max_batch_size: missing",
+				"alas: unknown field", "task2: unknown field", "tusk: unknown field", "zeal: unknown field"},
 		},
 		"values": {
 			[]string{"name: m-1.2_x", "name: M", "[m-old]", "[Old]", "microns_per_pixel: 0.5", "microns_per_pixel: -1",
@@ -193,11 +195,11 @@ func TestReadSpecReportsEveryMistake(t *testing.T) {
 			}
 			lines := strings.Split(err.Error(), "\n")
 			if len(lines) != len(test.want) {
-				t.Errorf("%d mistakes reported, want %d:\n%v", len(lines), len(test.want), err)
+				t.Fatalf("%d mistakes reported, want %d:\n%v", len(lines), len(test.want), err)
 			}
-			for _, want := range test.want {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("no word of %q:\n%v", want, err)
+			for i, want := range test.want {
+				if !strings.Contains(lines[i], want) {
+					t.Errorf("line %d does not say %q:\n%v", i, want, err)
 				}
 			}
 		})
