@@ -211,3 +211,21 @@ func TestReadSpecNamesAFileThatIsNotThere(t *testing.T) {
 		t.Errorf("the error is %v", err)
 	}
 }
+
+// A field that may be absent is held to its type when it is present.
+func TestCheckFieldsFollowsPointers(t *testing.T) {
+	type like struct {
+		Factor *float64 `yaml:"factor,omitempty"`
+	}
+	for _, good := range []map[string]any{{}, {"factor": 0.5}, {"factor": uint64(2)}} {
+		if err := checkFields(good, like{}); err != nil {
+			t.Errorf("%v: %v", good, err)
+		}
+	}
+	for _, bad := range []any{"0.5", nil, true, []any{0.5}} {
+		err := checkFields(map[string]any{"factor": bad}, like{})
+		if err == nil || !strings.HasPrefix(err.Error(), "factor: must be a number") {
+			t.Errorf("%v: the error is %v", bad, err)
+		}
+	}
+}

@@ -22,6 +22,8 @@ func checkFields(document, like any) error {
 func compareFields(path string, node any, t reflect.Type, mistakes *[]error) {
 	complain := func(at, message string) { *mistakes = append(*mistakes, fmt.Errorf("%s: %s", at, message)) }
 	switch t.Kind() {
+	case reflect.Pointer: // tells an absent value from zero
+		compareFields(path, node, t.Elem(), mistakes)
 	case reflect.String:
 		if _, ok := node.(string); !ok {
 			complain(path, "must be a text")
