@@ -66,6 +66,16 @@ func TestReadSpec(t *testing.T) {
 	}
 }
 
+// Numbers in the forms that people write.
+func TestReadSpecNumbers(t *testing.T) {
+	for text, want := range map[string]float64{"2": 2, "+2": 2, ".5": 0.5, "5e-1": 0.5, "1.0e-3": 1e-3, "1E3": 1000} {
+		spec, err := readSpecText(t, strings.Replace(goodSpec, "[0.25, 1, 2]", "[0.25, "+text+", 2]", 1))
+		if err != nil || spec.Tile.Std[1] != want {
+			t.Errorf("%s is read as %+v (%v)", text, spec, err)
+		}
+	}
+}
+
 // The models of this repository can be read.
 func TestRepositorySpecs(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("..", "model_repository", "*", "spec.yaml"))
@@ -110,9 +120,11 @@ func TestReadSpecRefuses(t *testing.T) {
 		"past 64 bits":         {"width: 64", "width: 9223372036854775808", "tile.width: must fit a 64-bit integer"},
 		"far past 64 bits":     {"width: 64", "width: 99999999999999999999", "tile.width: must be an integer"},
 		"text for a number":    {"[0.7, -0.5, 0]", `[0.7, "-0.5", 0]`, "tile.mean[1]: must be a number"},
-		"exponent, no point":   {"[0.25, 1, 2]", "[1e-3, 1, 2]", "tile.std[0]: must be a number, without quotes and with a point"},
-		"infinite":             {"microns_per_pixel: 0.5", "microns_per_pixel: .inf", "tile.microns_per_pixel: must be finite"},
-		"NaN":                  {"max_queue_delay_ms: 0.5", "max_queue_delay_ms: .nan", "batching.max_queue_delay_ms: must be finite"},
+		"exponent too large":   {"[0.25, 1, 2]", "[1e400, 1, 2]", "tile.std[0]: must be a number"},
+		"infinite":             {"microns_per_pixel: 0.5", "microns_per_pixel: .inf", "tile.microns_per_pixel: must be above zero and finite"},
+		"mean of NaN":          {"[0.7, -0.5, 0]", "[0.7, -0.5, .nan]", "tile.mean: must be finite"},
+		"std of NaN":           {"[0.25, 1, 2]", "[0.25, .nan, 2]", "tile.std: must be above zero and finite"},
+		"NaN":                  {"max_queue_delay_ms: 0.5", "max_queue_delay_ms: .nan", "batching.max_queue_delay_ms: must be from 0 to 1000"},
 		"two channels":         {"[0.7, -0.5, 0]", "[0.7, -0.5]", "tile.mean: must be a list of 3 values"},
 		"four channels":        {"[0.25, 1, 2]", "[0.25, 1, 2, 1]", "tile.std: must be a list of 3 values"},
 		"text for a shape":     {"shape: [1536]", "shape: 1536", "outputs[1].shape: must be a list"},
@@ -134,7 +146,7 @@ func TestReadSpecRefuses(t *testing.T) {
 		"tensor name twice":    {"{name: embedding", "{name: tile", `outputs[1].name: "tile" stands for two tensors`},
 		"source":               {"source: tile", "source: tyle", `inputs[0].source: "tyle" must be`},
 		"dtype":                {"dtype: float16", "dtype: float64", `inputs[0].dtype: "float64" must be`},
-		"output in half":       {"dtype: float32, shape: [6, 2]", "dtype: float16, shape: [6, 2]", "outputs[0].dtype: must be float32"},
+		"output in half":       {"dtype: float32, shape: [6, 2]", "dtype: float16, shape: [6, 2]", "must be float32: answers are written as float32"},
 		"size of zero":         {"[6, 2]", "[6, 0]", "outputs[0].shape: [6 0] must be positive sizes"},
 		"negative size":        {"[6, 2]", "[-1]", "outputs[0].shape: [-1] must be positive sizes"},
 		"too many elements":    {"[6, 2]", "[65536, 65536]", "outputs[0].shape: [65536 65536] must be positive sizes of at most 67108864"},
@@ -217,12 +229,12 @@ func TestCheckFieldsFollowsPointers(t *testing.T) {
 	type like struct {
 		Factor *float64 `yaml:"factor,omitempty"`
 	}
-	for _, good := range []map[string]any{{}, {"factor": 0.5}, {"factor": uint64(2)}} {
+	for _, good := range []map[string]any{{}, {"factor": 0.5}, {"factor": uint64(2)}, {"factor": "1e6"}} {
 		if err := checkFields(good, like{}); err != nil {
 			t.Errorf("%v: %v", good, err)
 		}
 	}
-	for _, bad := range []any{"0.5", nil, true, []any{0.5}} {
+	for _, bad := range []any{"0.5", "e", nil, true, []any{0.5}} {
 		err := checkFields(map[string]any{"factor": bad}, like{})
 		if err == nil || !strings.HasPrefix(err.Error(), "factor: must be a number") {
 			t.Errorf("%v: the error is %v", bad, err)

@@ -6,6 +6,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -40,13 +41,13 @@ func compareFields(path string, node any, t reflect.Type, mistakes *[]error) {
 		}
 	case reflect.Float64:
 		switch n := node.(type) {
-		case int64, uint64:
-		case float64:
-			if math.IsNaN(n) || math.IsInf(n, 0) {
-				complain(path, "must be finite")
+		case int64, uint64, float64:
+		case string: // so the YAML reader has 1e6, though it takes it for a number
+			if _, err := strconv.ParseFloat(n, 64); err != nil || !strings.ContainsAny(n, "eE") {
+				complain(path, "must be a number")
 			}
 		default:
-			complain(path, "must be a number, without quotes and with a point before an exponent")
+			complain(path, "must be a number")
 		}
 	case reflect.Slice, reflect.Array:
 		items, ok := node.([]any)
