@@ -180,7 +180,7 @@ func compareEcho(t *testing.T, r *Request, sent map[string]json.RawMessage) {
 }
 
 func TestParseRequestEqualsEncodingJSON(t *testing.T) {
-	const documents, mutants = 4_000, 20
+	const documents, mutants = 2_000, 20
 	random := rand.New(rand.NewPCG(3, 4))
 	g := generator{random}
 	taken, valid := 0, 0

@@ -1,7 +1,6 @@
 package prep
 
 import (
-	"errors"
 	"strconv"
 	"strings"
 )
@@ -98,14 +97,10 @@ func ParseRequest(body []byte) (*Request, error) {
 			r.fields[f] = value
 		}
 	})
-	if err == nil {
-		return r, nil
+	if err != nil {
+		return nil, r.name(refuse(InvalidRequest, "", "the body is %s", err))
 	}
-	var syntax *syntaxError
-	if !errors.As(err, &syntax) {
-		return nil, err
-	}
-	return nil, r.name(refuse(InvalidRequest, "", "the body is %s", syntax))
+	return r, nil
 }
 
 // name tells an error which tile it is about.
