@@ -13,16 +13,6 @@ import (
 // fields need two levels, the rest is for unknown ones.
 const maxDepth = 128
 
-// syntaxError is a document that is not JSON.
-type syntaxError struct {
-	offset int
-	reason string
-}
-
-func (e *syntaxError) Error() string {
-	return fmt.Sprintf("not valid JSON at byte %d: %s", e.offset, e.reason)
-}
-
 // scanner walks over a JSON document (RFC 8259) and checks all of it, without
 // copying any of it.
 //
@@ -36,7 +26,7 @@ type scanner struct {
 }
 
 func (s *scanner) fail(offset int, format string, args ...any) error {
-	return &syntaxError{offset, fmt.Sprintf(format, args...)}
+	return fmt.Errorf("not valid JSON at byte %d: "+format, append([]any{offset}, args...)...)
 }
 
 // unexpected complains of the byte at the current position.
@@ -78,7 +68,7 @@ func (s *scanner) take(c byte) bool {
 func (s *scanner) document(member func(key, value token)) error {
 	s.space()
 	if s.pos == len(s.data) {
-		return s.fail(s.pos, "the body is empty; a JSON object is expected")
+		return s.fail(s.pos, "it is empty; a JSON object is expected")
 	}
 	if s.data[s.pos] != '{' {
 		return s.unexpected("a JSON object")

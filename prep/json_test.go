@@ -105,8 +105,8 @@ func TestParseRequestRefuses(t *testing.T) {
 		offset   int
 		reason   string
 	}{
-		"nothing":                   {"", 0, "the body is empty"},
-		"white space":               {" \n ", 3, "the body is empty"},
+		"nothing":                   {"", 0, "it is empty"},
+		"white space":               {" \n ", 3, "it is empty"},
 		"byte order mark":           {"\ufeff{}", 0, "a byte order mark where a JSON object is expected"},
 		"UTF-16":                    {"\xff\xfe{\x00}\x00", 0, "byte 0xff where a JSON object"},
 		"array":                     {`[{}]`, 0, `'[' where a JSON object`},
