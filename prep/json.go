@@ -17,7 +17,7 @@ const maxDepth = 128
 // copying any of it.
 //
 // The standard library is not used: encoding/json copies each string, takes
-// invalid UTF-8 and lone surrogates, and needs about 37 times as long for the
+// invalid UTF-8 and lone surrogates, and needs some 40 times as long for the
 // 119 KB body of a tile; encoding/json/jsontext would do, but is an experiment in
 // Go 1.26 and needs 4 times as long. The benchmarks beside this file measure it.
 type scanner struct {
