@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -51,7 +52,7 @@ func TestEveryErrorOverHTTP(t *testing.T) {
 		{name: "not JSON", body: `{"x":}`, status: 400, code: "invalid_request", named: []string{"byte 5"}},
 		{name: "no model", body: replaced(`,"model_name":"small"`, ""), status: 400, code: "invalid_request", named: []string{"model_name", "small"}},
 		{name: "model of a wrong type", body: replaced(`"model_name":"small"`, `"model_name":7`), status: 400, code: "invalid_request", named: []string{"model_name", "S1", "7"}},
-		{name: "mode not offered", body: replaced(`"mode":"embedding"`, `"mode":"prediction"`), status: 400, code: "unsupported_mode", named: []string{"prediction", "embedding", "small"}},
+		{name: "mode not offered", body: replaced(`"mode":"embedding"`, `"mode":"prediction"`), status: 400, code: "unsupported_mode", named: []string{"prediction", "embedding", "small", "S1", "7"}},
 		{name: "default mode not offered", body: replaced(`,"mode":"embedding"`, ""), status: 400, code: "unsupported_mode"},
 		{name: "field", body: replaced(`"x":1`, `"x":1.5`), status: 400, code: "invalid_request", named: []string{"x:", "S1", "7"}},
 		{name: "image", body: replaced(`iVBO`, `AAAA`), status: 400, code: "invalid_image", named: []string{"image_data", "S1", "7", "PNG"}},
@@ -146,6 +147,9 @@ func TestPanicIsInternal(t *testing.T) {
 	wantFailure(t, a, http.StatusInternalServerError, CodeInternal)
 	if !strings.Contains(r.log.String(), "routes.go") {
 		t.Error("the log has no stack")
+	}
+	if n := testutil.ToFloat64(r.metrics.panics.WithLabelValues("gateway")); n != 1 {
+		t.Errorf("%v panics counted", n)
 	}
 	if a := r.post(t, "/invocations", goodTile); a.status != http.StatusOK {
 		t.Errorf("after a panic: %d", a.status)

@@ -75,7 +75,7 @@ func (g *Gateway) prepare(ctx context.Context, t *trace, body []byte, choose cho
 		t.model, t.mode = m.spec.Name, string(mode)
 	}
 	if err != nil {
-		return nil, err
+		return nil, request.Name(err)
 	}
 	j := &job{model: m, mode: mode, request: request}
 	if mode != metadataMode {

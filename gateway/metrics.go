@@ -33,6 +33,7 @@ type metrics struct {
 	stages   [stageCount]prometheus.Observer
 	canaries *prometheus.CounterVec
 	starts   prometheus.Counter
+	panics   *prometheus.CounterVec
 	ready    *prometheus.GaugeVec
 	triton   *prometheus.GaugeVec
 }
@@ -57,6 +58,10 @@ func newMetrics(inFlight func() float64) *metrics {
 			Name: "histogate_triton_starts_total",
 			Help: "Times that the gateway started a Triton child process.",
 		}),
+		panics: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "histogate_panics_total",
+			Help: "Panics recovered, each the failure of one request, by the package that was at work.",
+		}, []string{"package"}),
 		ready: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "histogate_model_ready",
 			Help: "1 when the model answers real inferences.",
@@ -69,7 +74,7 @@ func newMetrics(inFlight func() float64) *metrics {
 	for s := range stageCount {
 		m.stages[s] = stages.WithLabelValues(s.String())
 	}
-	m.registry.MustRegister(stages, m.requests, m.canaries, m.starts, m.ready, m.triton,
+	m.registry.MustRegister(stages, m.requests, m.canaries, m.starts, m.panics, m.ready, m.triton,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "histogate_requests_in_flight",
 			Help: "Requests admitted and not yet answered.",

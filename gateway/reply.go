@@ -112,7 +112,12 @@ func (g *Gateway) fail(c *fiber.Ctx, err error) error {
 		t.route = route.Path // not that of the middleware: nothing matched then
 	}
 	g.metrics.answered(t, a.status, a.code)
-	g.log.Log(c.Context(), a.level(t), "failed", append(t.attributes(a.status), failureAttributes(a, err)...)...)
+	attributes := append(t.attributes(a.status), "code", a.code, "error", err)
+	if where, stack := panicOf(err); where != "" {
+		g.metrics.panics.WithLabelValues(where).Inc()
+		attributes = append(attributes, "stack", stack)
+	}
+	g.log.Log(c.Context(), a.level(t), "failed", attributes...)
 
 	g.bodies.discard(c)
 	c.Status(a.status)
@@ -123,17 +128,18 @@ func (g *Gateway) fail(c *fiber.Ctx, err error) error {
 	return c.JSON(failure{a.detail, a.detail, a.code, t.id, a.retryAfter})
 }
 
-func failureAttributes(a answer, err error) []any {
-	attributes := []any{"code", a.code, "error", err}
+// panicOf tells in which package a failure panicked, if it did, and the stack.
+func panicOf(err error) (where, stack string) {
 	var recovered *panicError
 	var stage1 *prep.Error
 	switch {
 	case errors.As(err, &recovered):
-		attributes = append(attributes, "stack", string(recovered.stack))
+		return "gateway", string(recovered.stack)
 	case errors.As(err, &stage1) && stage1.Stack != nil:
-		attributes = append(attributes, "stack", string(stage1.Stack))
+		return "prep", string(stage1.Stack)
+	default:
+		return "", ""
 	}
-	return attributes
 }
 
 // attributes are what the log says of a request, its payload never.

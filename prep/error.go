@@ -2,6 +2,7 @@ package prep
 
 import (
 	"fmt"
+	"runtime/debug"
 	"strings"
 	"unicode"
 )
@@ -27,7 +28,7 @@ type Error struct {
 	Slide  string // slide_name as far as it is known, decoded and clipped
 	Patch  string // patch_idx as far as it is known, as it was sent, clipped
 	Detail string
-	// Stack is where a panic was recovered; nil for every other failure.
+	// Stack is a panic that was recovered and where; nil for every other failure.
 	Stack []byte
 }
 
@@ -52,6 +53,14 @@ func (e *Error) Error() string {
 
 func refuse(code Code, field, format string, args ...any) *Error {
 	return &Error{Code: code, Field: field, Detail: fmt.Sprintf(format, args...)}
+}
+
+// recovered is the failure of a request whose processing panicked with cause. It
+// must be made where the panic is recovered.
+func recovered(cause any) *Error {
+	failure := refuse(InvalidRequest, "", "the request cannot be processed")
+	failure.Stack = fmt.Appendf(nil, "panic: %v\n\n%s", cause, debug.Stack())
+	return failure
 }
 
 // mostQuoted is how many characters of a caller's value an error repeats.

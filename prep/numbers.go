@@ -19,6 +19,12 @@ func AppendFloats(dst, values []byte) ([]byte, error) {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
+		if v == 0 && math.Signbit(v) {
+			// Without a fraction some readers take it for an integer, which has no
+			// negative zero.
+			dst = append(dst, "-0.0"...)
+			continue
+		}
 		// Exponents where ECMAScript, and so most JSON writers, has them.
 		format := byte('f')
 		if abs := math.Abs(v); abs != 0 && (float32(abs) < 1e-6 || float32(abs) >= 1e21) {

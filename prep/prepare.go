@@ -2,7 +2,6 @@ package prep
 
 import (
 	"errors"
-	"runtime/debug"
 	"sync"
 
 	"histogate/prep/raster"
@@ -99,9 +98,7 @@ func (p *Preparer) Prepare(r *Request) (sample *Sample, err error) {
 	sample = p.samples.Get().(*Sample)
 	defer func() {
 		if cause := recover(); cause != nil {
-			failure := refuse(InvalidRequest, "", "the request cannot be processed")
-			failure.Stack = debug.Stack()
-			err = r.name(failure)
+			err = r.name(recovered(cause))
 		}
 		if err != nil {
 			sample.Release()

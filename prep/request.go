@@ -1,6 +1,7 @@
 package prep
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 )
@@ -82,11 +83,17 @@ func fieldOf(key string) field {
 }
 
 // ParseRequest reads the JSON document of a request. Unknown fields are passed
-// over, the last of repeated fields counts. Its error is an [*Error].
-func ParseRequest(body []byte) (*Request, error) {
+// over, the last of repeated fields counts. Its error is an [*Error], even when
+// the code for it panics.
+func ParseRequest(body []byte) (_ *Request, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = recovered(cause)
+		}
+	}()
 	r := new(Request)
 	s := scanner{data: body}
-	err := s.document(func(key, value token) {
+	err = s.document(func(key, value token) {
 		var f field
 		if key.escaped {
 			f = fieldOf(key.text())
@@ -101,6 +108,16 @@ func ParseRequest(body []byte) (*Request, error) {
 		return nil, r.name(refuse(InvalidRequest, "", "the body is %s", err))
 	}
 	return r, nil
+}
+
+// Name has an [*Error] that was found with the request, but elsewhere, tell which
+// tile it is about. Other errors stay as they are.
+func (r *Request) Name(err error) error {
+	var failure *Error
+	if errors.As(err, &failure) {
+		r.name(failure)
+	}
+	return err
 }
 
 // name tells an error which tile it is about.
