@@ -22,6 +22,6 @@
 //
 // Beside the requests, health keeps every model loaded and knows whether it
 // answers (health.go), contract.go holds a model's spec against what Triton has,
-// and child runs a Triton as a child process where that is configured
-// (triton.go).
+// child runs a Triton as a child process where that is configured (triton.go,
+// guard.go), and on SIGTERM drain answers what was accepted (drain.go).
 package gateway

@@ -21,7 +21,6 @@ import (
 const (
 	headerBytes = 16 << 10         // of one request's headers
 	idleTimeout = 75 * time.Second // above what clients keep a connection for
-	cancelGrace = 2 * time.Second  // from cancelling what is pending until it is given up
 )
 
 // Gateway serves models over HTTP. Make one with [New].
@@ -36,7 +35,8 @@ type Gateway struct {
 	bodies    *bodies
 	app       *fiber.App
 
-	draining atomic.Bool
+	connections connections
+	draining    atomic.Bool
 	// pending is the parent of every request's context.
 	pending       context.Context
 	cancelPending context.CancelFunc
@@ -50,11 +50,12 @@ func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
 		return nil, err
 	}
 	g := &Gateway{
-		cfg:       cfg,
-		log:       log,
-		models:    served,
-		admission: newAdmission(cfg.MaxInFlight, cfg.PreprocessWorkers),
-		bodies:    &bodies{limit: cfg.MaxBodyBytes},
+		cfg:         cfg,
+		log:         log,
+		models:      served,
+		admission:   newAdmission(cfg.MaxInFlight, cfg.PreprocessWorkers),
+		bodies:      &bodies{limit: cfg.MaxBodyBytes},
+		connections: connections{quiet: map[net.Conn]time.Time{}},
 	}
 	g.metrics = newMetrics(func() float64 { return float64(len(g.admission.inFlight)) })
 	g.pending, g.cancelPending = context.WithCancel(context.Background())
@@ -84,7 +85,7 @@ func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
 		// A multipart body is refused by its type, not taken apart first.
 		DisablePreParseMultipartForm: true,
 	})
-	g.app.Server().CloseOnShutdown = true
+	g.app.Server().ConnState = g.connections.changed
 	g.routes()
 	return g, nil
 }
@@ -109,7 +110,7 @@ func (g *Gateway) Serve(ctx context.Context) error {
 }
 
 // serve is Serve on listeners that are there.
-func (g *Gateway) serve(ctx context.Context, api, admin net.Listener) error {
+func (g *Gateway) serve(ctx context.Context, api, admin *net.TCPListener) error {
 	defer g.triton.Close()
 	g.log.Info("listening", "port", portOf(api), "metrics_port", portOf(admin), "models", g.models.names)
 
@@ -132,30 +133,16 @@ func (g *Gateway) serve(ctx context.Context, api, admin net.Listener) error {
 	}
 	metricsServer := &http.Server{Handler: g.admin(), ReadHeaderTimeout: 5 * time.Second}
 	group.Go(func() error { return ignoreClosed(metricsServer.Serve(admin)) })
-	group.Go(func() error { return g.app.Listener(api) })
+	stoppable := &listener{TCPListener: api}
+	group.Go(func() error { return g.app.Listener(stoppable) })
 	group.Go(func() error {
 		<-running.Done()
-		g.drain()
+		g.drain(stoppable)
 		stopBackend()
 		<-tritonDone
 		return metricsServer.Close()
 	})
 	return group.Wait()
-}
-
-// drain answers what was accepted, for as long as that may take, and cancels
-// the rest.
-func (g *Gateway) drain() {
-	g.draining.Store(true)
-	g.log.Info("draining", "in_flight", len(g.admission.inFlight), "limit", g.cfg.DrainLimit)
-	if err := g.app.ShutdownWithTimeout(g.cfg.DrainLimit); err == nil {
-		return
-	}
-	g.log.Warn("drain limit passed, cancelling what is pending", "in_flight", len(g.admission.inFlight))
-	g.cancelPending()
-	if err := g.app.ShutdownWithTimeout(cancelGrace); err != nil {
-		g.log.Warn("connections were still open", "error", err)
-	}
 }
 
 func (g *Gateway) admin() http.Handler {
@@ -164,12 +151,12 @@ func (g *Gateway) admin() http.Handler {
 	return mux
 }
 
-func listen(host string, port int, setting string) (net.Listener, error) {
+func listen(host string, port int, setting string) (*net.TCPListener, error) {
 	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
 		return nil, fmt.Errorf("%s=%d: %w", setting, port, err)
 	}
-	return l, nil
+	return l.(*net.TCPListener), nil
 }
 
 func portOf(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }

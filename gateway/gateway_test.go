@@ -10,7 +10,6 @@ import (
 	"image/png"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -107,11 +106,11 @@ func launch(t *testing.T, spec, config string, change func(*Config), before func
 	if r.Gateway, err = New(cfg, slog.New(slog.NewJSONHandler(r.log, nil))); err != nil {
 		t.Fatal(err)
 	}
-	api, err := net.Listen("tcp", "127.0.0.1:0")
+	api, err := listen("127.0.0.1", 0, "PORT")
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin, err := net.Listen("tcp", "127.0.0.1:0")
+	admin, err := listen("127.0.0.1", 0, "METRICS_PORT")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +119,7 @@ func launch(t *testing.T, spec, config string, change func(*Config), before func
 	r.stop = cancel
 	go func() { r.ended <- r.serve(ctx, api, admin) }()
 	t.Cleanup(func() {
-		http.DefaultClient.CloseIdleConnections()
+		http.DefaultClient.CloseIdleConnections() // else they are waited for
 		cancel()
 		select {
 		case <-r.ended:

@@ -131,6 +131,9 @@ func (g *Gateway) observe(c *fiber.Ctx) (err error) {
 			err = g.fail(c, &panicError{cause, debug.Stack()})
 		}
 	}()
+	if g.draining.Load() {
+		c.Response().SetConnectionClose()
+	}
 	if err := c.Next(); err != nil {
 		return g.fail(c, err)
 	}

@@ -218,24 +218,3 @@ func TestLoadIsNotIllHealth(t *testing.T) {
 		}
 	}
 }
-
-// At the drain limit what is pending is cancelled, and told so.
-func TestDrainLimit(t *testing.T) {
-	r := run(t, func(c *Config) { c.DrainLimit = 200 * time.Millisecond })
-	entered := make(chan struct{})
-	r.answerCallers(func(ctx context.Context, _ *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
-		close(entered)
-		<-ctx.Done()
-		return nil, ctx.Err()
-	})
-	pending := make(chan answered, 1)
-	go func() { pending <- r.post(t, "/invocations", goodTile) }()
-	<-entered
-	r.stop()
-	wantFailure(t, <-pending, http.StatusServiceUnavailable, CodeBackendUnavailable)
-	err := <-r.ended
-	if err != nil {
-		t.Errorf("ended with %v", err)
-	}
-	r.ended <- nil // for the clean-up
-}

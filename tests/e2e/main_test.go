@@ -24,10 +24,17 @@ import (
 	"histogate/tritonclient"
 )
 
-// start starts a stack that ends with the test.
+// start starts a stack that ends with the test. Where the tests run under the
+// race detector the gateway does too.
 func start(t *testing.T, o stack.Options) *stack.Stack {
 	t.Helper()
-	o.Race = o.Race || raceEnabled
+	o.Race = raceEnabled
+	return startAsIs(t, o)
+}
+
+// startAsIs starts a stack of the build that the options say.
+func startAsIs(t *testing.T, o stack.Options) *stack.Stack {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	s, err := stack.Start(ctx, o)
