@@ -12,8 +12,9 @@ import sys
 from google.protobuf import descriptor_pb2
 from tritonclient.grpc import model_config_pb2, service_pb2
 
-TYPES = {v.number: v.name.removeprefix("TYPE_").lower() for v in descriptor_pb2.FieldDescriptorProto.Type.DESCRIPTOR.values}
-LABELS = {v.number: v.name.removeprefix("LABEL_").lower() for v in descriptor_pb2.FieldDescriptorProto.Label.DESCRIPTOR.values}
+Field = descriptor_pb2.FieldDescriptorProto
+TYPES = {v.number: v.name.removeprefix("TYPE_").lower() for v in Field.Type.DESCRIPTOR.values}
+LABELS = {v.number: v.name.removeprefix("LABEL_").lower() for v in Field.Label.DESCRIPTOR.values}
 
 
 def main():
@@ -49,7 +50,8 @@ def main():
             enum(file.package, e)
         for service in file.service:
             for m in service.method:
-                methods[m.name] = [m.input_type.lstrip("."), m.output_type.lstrip("."), m.client_streaming, m.server_streaming]
+                types = [m.input_type.lstrip("."), m.output_type.lstrip(".")]
+                methods[m.name] = [*types, m.client_streaming, m.server_streaming]
     json.dump({"messages": messages, "enums": enums, "methods": methods}, sys.stdout)
 
 

@@ -24,7 +24,8 @@ class OnnxCheckpoint:
 
         options = onnxruntime.SessionOptions()
         # One thread for each instance: instances, not threads, are how this scales.
-        options.intra_op_num_threads = int(config["parameters"].get("intra_op_threads", {"string_value": "1"})["string_value"])
+        threads = config["parameters"].get("intra_op_threads", {"string_value": "1"})
+        options.intra_op_num_threads = int(threads["string_value"])
         options.inter_op_num_threads = 1
         self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self._inputs = [i.name for i in self._session.get_inputs()]
@@ -86,7 +87,7 @@ class TritonPythonModel:
         """Run the checkpoint and hold what it returns against the configuration."""
         outputs = self._checkpoint.forward(inputs)
         if len(outputs) != len(self._outputs):
-            raise RuntimeError(f"the checkpoint returned {len(outputs)} outputs, the configuration has {len(self._outputs)}")
+            raise RuntimeError(f"the checkpoint gave {len(outputs)} outputs, its configuration {len(self._outputs)}")
         for name, dtype, output in zip(self._outputs, self._dtypes, outputs, strict=True):
             if output.shape[0] != rows:
                 raise RuntimeError(f"output {name} has {output.shape[0]} rows for a batch of {rows}")

@@ -1,0 +1,54 @@
+# The fixed entry points of the project. On Debian 12 with Go 1.26 and Python 3.11
+# each does all the set-up it needs by itself.
+
+CACHE    := $(or $(HISTOGATE_CACHE),$(HOME)/.cache/histogate)
+GOLANGCI := 2.15.0
+LINTER   := $(CACHE)/bin/golangci-lint-$(GOLANGCI)/golangci-lint
+
+# Starts a program that is asked to stop when its parent is gone, however that ended:
+# make passes SIGTERM on, but can do nothing on SIGKILL, and `go test` passes nothing on.
+TIED := setpriv --pdeathsig TERM
+
+.DEFAULT_GOAL := help
+.PHONY: help demo serve test fuzz lint generate setup build
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+demo: build ## start the stack, send it a real H&E tile, show what came back, stop
+	go build -o build/demo ./tests/demo
+	exec $(TIED) build/demo
+
+serve: export TRITON_SERVER   ?= build/triton/tritonserver
+serve: export TRITON_BACKENDS ?= build/triton/backends
+serve: build ## the stack in the foreground, on PORT (8080) and METRICS_PORT (9090)
+	exec $(TIED) build/gateway serve
+
+# One package at a time (-p 1): the tests on the real Triton judge how it batches, and
+# need the processor for that.
+test: build ## every test, those on the real Triton included
+	go vet ./...
+	exec $(TIED) go test -race -shuffle=on -p 1 -timeout 20m -exec '$(TIED)' ./...
+
+fuzz: export FUZZ_MUTANTS ?= 200000
+fuzz: setup ## FUZZ_MUTANTS (200000) broken requests for stage 1
+	go build -o build/fuzz ./tests/fuzz
+	exec $(TIED) build/fuzz
+
+lint: setup $(LINTER) ## golangci-lint (gofmt included), ruff, shellcheck
+	$(LINTER) run ./...
+	build/tools/bin/ruff check --quiet .
+	build/tools/bin/ruff format --check --quiet .
+	git grep -lE '^#!.*(bash|sh)$$' | xargs shellcheck
+
+$(LINTER):
+	GOBIN=$(@D) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(GOLANGCI)
+
+generate: setup ## what is generated and committed: the Go stubs of Triton's protocol
+	tritonclient/kserve/generate.sh
+
+setup: ## Debian packages, Triton, Python environments, stand-in models (all others call it)
+	deploy/setup
+
+build: setup
+	go build -o build/gateway ./gateway/cmd/gateway
