@@ -101,6 +101,8 @@ var decoders = []struct {
 	decode  func(data []byte, width, height int, t Target) error
 }{
 	{PNG, isPNG, decodePNG},
+	{JPEG, isJPEG, decodeJPEG},
+	{WebP, isWebP, decodeWebP},
 }
 
 // Formats lists the formats that Decode can read.

@@ -1,0 +1,209 @@
+#include "png.h"
+
+#include <libdeflate.h>
+#include <stdlib.h>
+#include <zlib.h>
+
+#include "sink.h"
+#include "unfilter.h"
+
+// One of Adam7's passes, or the whole of a picture that is not interlaced.
+typedef struct {
+	size_t x, y, dx, dy; // where its first pixel lies and the way to the next
+	size_t cols, rows;
+	size_t row_bytes; // without the filter byte
+} hg_pass;
+
+typedef struct {
+	hg_pass pass[7];
+	int count;          // passes that are not empty
+	size_t bytes, rows; // of all of them, with a filter byte before each row
+	size_t row_bytes;   // of the longest row
+} hg_passes;
+
+static void set_passes(hg_passes *p, const hg_png_layout *png) {
+	static const uint8_t adam7[7][4] = {
+		{0, 0, 8, 8}, {4, 0, 8, 8}, {0, 4, 4, 8}, {2, 0, 4, 4}, {0, 2, 2, 4}, {1, 0, 2, 2}, {0, 1, 1, 2},
+	};
+	static const uint8_t whole[1][4] = {{0, 0, 1, 1}};
+	const uint8_t(*grid)[4] = png->interlaced ? adam7 : whole;
+	*p = (hg_passes){0};
+	for (int i = 0; i < (png->interlaced ? 7 : 1); i++) {
+		const size_t x = grid[i][0], y = grid[i][1], dx = grid[i][2], dy = grid[i][3];
+		if (png->cols <= x || png->rows <= y)
+			continue;
+		hg_pass *q = &p->pass[p->count++];
+		*q = (hg_pass){.x = x, .y = y, .dx = dx, .dy = dy};
+		q->cols = (png->cols - x + dx - 1) / dx;
+		q->rows = (png->rows - y + dy - 1) / dy;
+		q->row_bytes = (q->cols * (size_t)(png->depth * png->channels) + 7) / 8;
+		p->rows += q->rows;
+		p->bytes += q->rows * (q->row_bytes + 1);
+		if (q->row_bytes > p->row_bytes)
+			p->row_bytes = q->row_bytes;
+	}
+}
+
+// inflate_whole takes the common case at once: one sound stream that holds
+// exactly the rows. It fails on everything else, of which nothing follows.
+static int inflate_whole(const uint8_t *file, const hg_png_span *spans, size_t count, uint8_t *out, size_t bytes) {
+	const uint8_t *in = file + spans[0].offset;
+	uint8_t *joined = NULL;
+	size_t size = 0, got = 0;
+	for (size_t i = 0; i < count; i++)
+		size += spans[i].size;
+	if (count > 1) {
+		in = joined = malloc(size + 1);
+		if (!joined)
+			return 0;
+		for (size_t i = 0, at = 0; i < count; at += spans[i++].size)
+			memcpy(joined + at, file + spans[i].offset, spans[i].size);
+	}
+	struct libdeflate_decompressor *d = libdeflate_alloc_decompressor();
+	const int ok = d && libdeflate_zlib_decompress(d, in, size, out, bytes, &got) == LIBDEFLATE_SUCCESS && got == bytes;
+	libdeflate_free_decompressor(d);
+	free(joined);
+	return ok;
+}
+
+// inflate_rows goes row by row, as the reader described in png.h does, and
+// counts the rows that it got.
+static int inflate_rows(const uint8_t *file, const hg_png_span *spans, size_t count, const hg_passes *passes,
+			uint8_t *out, size_t *rows, size_t *last) {
+	enum { BLOCK = 65536 };
+	z_stream z = {0};
+	if (inflateInit(&z) != Z_OK)
+		return HG_MEMORY;
+	int pass = 0, status = HG_DAMAGED;
+	size_t row = 0, have = 0; // in the pass; bytes of the row
+	*rows = 0;
+	for (size_t i = 0; i < count; i++) {
+		for (size_t at = 0; at < spans[i].size; at += BLOCK) {
+			const size_t left = spans[i].size - at;
+			z.next_in = (Bytef *)(file + spans[i].offset + at);
+			z.avail_in = (uInt)(left < BLOCK ? left : BLOCK);
+			while (z.avail_in > 0) {
+				const size_t want = passes->pass[pass].row_bytes + 1;
+				z.next_out = out + have;
+				z.avail_out = (uInt)(want - have);
+				const int err = inflate(&z, Z_NO_FLUSH);
+				if (err < 0)
+					goto end;
+				have = want - z.avail_out;
+				if (have < want)
+					break;
+				if (out[0] > 4) // no such filter
+					goto end;
+				out += want;
+				have = 0;
+				++*rows;
+				if (++row == passes->pass[pass].rows) {
+					row = 0;
+					pass++;
+				}
+				if (pass == passes->count || err == Z_STREAM_END) {
+					*last = i;
+					status = HG_OK;
+					goto end;
+				}
+			}
+		}
+	}
+end:
+	inflateEnd(&z);
+	return status;
+}
+
+// expand turns n pixels into R, G, B.
+static void expand(uint8_t *rgb, const uint8_t *src, size_t n, const hg_png_layout *png, const uint8_t *lut) {
+	const size_t sample = png->depth == 16 ? 2 : 1, pixel = sample * (size_t)png->channels;
+	if (png->channels >= 3) {
+		for (size_t i = 0; i < n; i++, rgb += 3, src += pixel) {
+			rgb[0] = src[0];
+			rgb[1] = src[sample];
+			rgb[2] = src[2 * sample];
+		}
+	} else if (png->depth >= 8) {
+		for (size_t i = 0; i < n; i++, rgb += 3, src += pixel)
+			memcpy(rgb, lut + 3 * src[0], 3);
+	} else {
+		const size_t depth = (size_t)png->depth, mask = ((size_t)1 << depth) - 1;
+		for (size_t i = 0; i < n; i++, rgb += 3) {
+			const size_t bit = i * depth;
+			memcpy(rgb, lut + 3 * ((src[bit / 8] >> (8 - depth - bit % 8)) & mask), 3);
+		}
+	}
+}
+
+int hg_png_read(const uint8_t *file, const hg_png_span *spans, size_t count, const hg_png_layout *png,
+		const uint8_t *lut, int layout, const void *table, void *dst, size_t *last) {
+	const hg_sink sink = {.layout = layout, .width = png->width, .height = png->height, .table = table, .dst = dst};
+	hg_passes passes;
+	set_passes(&passes, png);
+	// Two rows, the one above zeros; a row as R, G, B; and the picture where it
+	// cannot be written row by row.
+	const size_t line = passes.row_bytes + HG_ROW_SLACK, rgb_line = 3 * png->width;
+	uint8_t *raw = malloc(passes.bytes + HG_ROW_SLACK), *lines = calloc(2, line), *rgb = malloc(rgb_line);
+	uint8_t *canvas = NULL;
+	int status = HG_MEMORY;
+	if (!raw || !lines || !rgb)
+		goto end;
+	status = HG_OK;
+	size_t rows = passes.rows;
+	*last = count - 1;
+	if (png->stepwise || !inflate_whole(file, spans, count, raw, passes.bytes))
+		status = inflate_rows(file, spans, count, &passes, raw, &rows, last);
+	if (status != HG_OK)
+		goto end;
+	memset(raw + passes.bytes, 0, HG_ROW_SLACK);
+
+	if (png->interlaced || rows < passes.rows || png->cols < png->width || png->rows < png->height) {
+		canvas = calloc(png->height, rgb_line);
+		if (!canvas) {
+			status = HG_MEMORY;
+			goto end;
+		}
+		if (png->channels < 3)
+			for (size_t i = 0; i < png->width * png->height; i++)
+				memcpy(canvas + 3 * i, lut, 3);
+	}
+	const size_t bits = (size_t)(png->depth * png->channels), bpp = (bits + 7) / 8;
+	const int direct = png->depth == 8 && png->channels >= 3; // a row is R, G, B and maybe alpha already
+	const uint8_t *src = raw;
+	for (int i = 0; i < passes.count; i++) {
+		const hg_pass *p = &passes.pass[i];
+		uint8_t *above = lines, *row = lines + line;
+		memset(above, 0, line);
+		for (size_t y = 0; y < p->rows && rows > 0; y++, rows--) {
+			const int filter = *src++;
+			if (filter > 4) {
+				status = HG_DAMAGED;
+				goto end;
+			}
+			(png->portable ? hg_unfilter_portable : hg_unfilter)(row, src, above, p->row_bytes, bpp, filter);
+			src += p->row_bytes;
+			if (!canvas && direct) {
+				hg_sink_row(&sink, y, row, bpp);
+			} else {
+				expand(rgb, row, p->cols, png, lut);
+				if (!canvas)
+					hg_sink_row(&sink, y, rgb, 3);
+				else
+					for (size_t x = 0; x < p->cols; x++)
+						memcpy(canvas + rgb_line * (png->top + p->y + y * p->dy) +
+							       3 * (png->left + p->x + x * p->dx), rgb + 3 * x, 3);
+			}
+			uint8_t *swap = above;
+			above = row;
+			row = swap;
+		}
+	}
+	for (size_t y = 0; canvas && y < png->height; y++)
+		hg_sink_row(&sink, y, canvas + rgb_line * y, 3);
+end:
+	free(canvas);
+	free(rgb);
+	free(lines);
+	free(raw);
+	return status;
+}
