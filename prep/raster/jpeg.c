@@ -6,6 +6,7 @@
 #include <jpeglib.h>
 
 #include "sink.h"
+#include "smooth.h"
 
 // All that libjpeg's callbacks need. The first member of each struct is the one
 // that libjpeg knows.
@@ -75,7 +76,7 @@ static int feed(j_decompress_ptr j) {
 	return 1;
 }
 
-// From here on MULDIV255 is a * b / 255, rounded.
+// a * b / 255, rounded.
 static inline int muldiv255(int a, int b) {
 	const int t = a * b + 128;
 	return ((t >> 8) + t) >> 8;
@@ -93,6 +94,10 @@ static void cmyk_to_rgb(uint8_t *rgb, const uint8_t *row, size_t width) {
 		for (int c = 0; c < 3; c++)
 			rgb[c] = (uint8_t)(white - muldiv255(255 - row[c], white));
 	}
+}
+
+static int is_frame(int marker) {
+	return (marker >= 0xc0 && marker <= 0xc2) || marker == 0xc9 || marker == 0xca;
 }
 
 int hg_jpeg_read(const uint8_t *file, size_t size, size_t width, size_t height, int components, int max_scans,
@@ -130,9 +135,11 @@ int hg_jpeg_read(const uint8_t *file, size_t size, size_t width, size_t height, 
 		on_error((j_common_ptr)&j);
 	j.out_color_space = components == 1 ? JCS_GRAYSCALE : components == 3 ? JCS_RGB : JCS_CMYK;
 
+	j.do_block_smoothing = FALSE; // hg_smooth does it
 	while (!jpeg_start_decompress(&j))
 		if (!feed(&j))
 			on_error((j_common_ptr)&j);
+	hg_smooth(&j);
 
 	// The decoder's pool holds both rows; it is freed with the decoder.
 	uint8_t *row = j.mem->alloc_large((j_common_ptr)&j, JPOOL_IMAGE, width * (size_t)components);
@@ -148,7 +155,10 @@ int hg_jpeg_read(const uint8_t *file, size_t size, size_t width, size_t height, 
 		hg_sink_row(&sink, y, rgb, 3);
 	}
 	// What is left of the buffer may still hold an error; a missing end is none.
-	jpeg_finish_decompress(&j);
+	// A second frame is one, also where it breaks off, which libjpeg-turbo sees
+	// from version 3 on.
+	if (!jpeg_finish_decompress(&j) && is_frame(j.unread_marker))
+		on_error((j_common_ptr)&j);
 	jpeg_destroy_decompress(&j);
 	return HG_OK;
 }

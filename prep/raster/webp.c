@@ -35,6 +35,10 @@ int hg_webp_read(const uint8_t *file, size_t size, size_t width, size_t height, 
 		 const void *table, void *dst) {
 	const hg_sink sink = {.layout = layout, .width = width, .height = height, .table = table, .dst = dst};
 	const WebPData data = {.bytes = file, .size = size};
+	// The demuxer takes headers that the decoder does not.
+	WebPBitstreamFeatures features;
+	if (WebPGetFeatures(file, size, &features) != VP8_STATUS_OK)
+		return HG_DAMAGED;
 	WebPDemuxer *demuxer = WebPDemux(&data);
 	if (!demuxer)
 		return HG_DAMAGED;
