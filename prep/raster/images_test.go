@@ -40,7 +40,7 @@ type image struct {
 
 // manifest reads the files of a manifest whose class begins with one of the
 // prefixes.
-func manifest(t *testing.T, path string, prefixes ...string) []image {
+func manifest(t testing.TB, path string, prefixes ...string) []image {
 	t.Helper()
 	f, err := os.Open(path)
 	if err != nil {

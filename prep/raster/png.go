@@ -31,6 +31,9 @@ func readPNG(data []byte, width, height int, t Target, portable bool) error {
 	if p.kind == (pngKind{16, 0}) {
 		return refuse(Unsupported, PNG, "16-bit grey is not taken, since its range is not known; send 8-bit RGB")
 	}
+	if len(spans) > maxParts {
+		return refuse(Unsupported, PNG, "the PNG's data are in more than %d chunks; send them in fewer", maxParts)
+	}
 	layout, lut, ok := p.layout()
 	if !ok {
 		return damaged(PNG)

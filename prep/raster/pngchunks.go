@@ -129,12 +129,18 @@ func (p *pngReader) open() ([]pngSpan, bool) {
 	}
 }
 
-// spans lists the image data from pos, where a chunk has length bytes of it.
+// spans lists the image data from pos, where a chunk has length bytes of it. Of
+// empty chunks it lists only the first, and of too many no more than needed to
+// tell.
 func (p *pngReader) spans(length int) []pngSpan {
 	var spans []pngSpan
 	for {
 		span := pngSpan{start: p.pos, end: p.pos + length, sequence: p.sequence}
-		spans = append(spans, span)
+		if length > 0 || spans == nil {
+			if spans = append(spans, span); len(spans) > maxParts {
+				return spans
+			}
+		}
 		p.pos = min(span.end+4, len(p.data)) // its checksum does not count
 		name, n, ok := p.header()
 		if !ok {

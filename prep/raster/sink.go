@@ -22,11 +22,12 @@ func (t Target) pointers() (table, dst unsafe.Pointer) {
 	return table, unsafe.Pointer(unsafe.SliceData(t.Dst))
 }
 
-// maxParts is how many scans of a JPEG and frames of an animated WebP are read.
-// Encoders write some ten scans; what has more is made to cost time.
+// How much of a file is read. What writers make is far below: some ten scans,
+// hundreds of frames, chunks of several KB; what is above is made to cost time.
 const (
-	maxScans  = 100
-	maxFrames = 1000
+	maxParts  = 10_000 // chunks with the data of a PNG's picture
+	maxScans  = 100    // of a JPEG
+	maxFrames = 1_000  // of an animated WebP, although only the first is decoded
 )
 
 // refused turns what a C decoder answered into an error; nil if it decoded.

@@ -136,7 +136,7 @@ var declaredSize = regexp.MustCompile(`is (\d+)x(\d+) pixels`)
 // compare gives a mutant to both sides.
 func compare(pillow *oracle, mutant []byte, from picture) (tally, string, error) {
 	t := tally{mutants: 1}
-	if w, h := ours(mutant, from.width, from.height).declared(); w*h > maxPixels {
+	if w, h := ours(mutant, from.width, from.height).declared(); w > maxPixels || h > maxPixels || w*h > maxPixels {
 		t.refused++
 		return t, "", nil
 	}
