@@ -8,9 +8,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
-var asanSeconds = flag.Int("asan", 3, "seconds that TestSanitizers runs for")
+var sanitizersFor = flag.Duration("sanitizers", 3*time.Second, "how long TestSanitizers feeds mutants to the decoders")
 
 // TestSanitizers compiles the C decoders alone, with AddressSanitizer and
 // UndefinedBehaviorSanitizer, and feeds them mutants: C that meets a stranger's
@@ -37,7 +38,7 @@ func TestSanitizers(t *testing.T) {
 			seeds = append(seeds, "../../tests/testdata/images/"+i.file)
 		}
 	}
-	run := exec.Command(driver, append([]string{strconv.Itoa(*asanSeconds), strconv.Itoa(os.Getpid())}, seeds...)...)
+	run := exec.Command(driver, append([]string{strconv.Itoa(int(sanitizersFor.Seconds())), strconv.Itoa(os.Getpid())}, seeds...)...)
 	out, err := run.CombinedOutput()
 	if err != nil {
 		t.Fatalf("seed %d: %v\n%s", os.Getpid(), err, out)

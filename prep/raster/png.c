@@ -135,75 +135,100 @@ static void expand(uint8_t *rgb, const uint8_t *src, size_t n, const hg_png_layo
 	}
 }
 
+// scatter puts a row of a pass onto the picture.
+static void scatter(uint8_t *canvas, const uint8_t *rgb, const hg_png_layout *png, const hg_pass *p, size_t y) {
+	uint8_t *at = canvas + 3 * ((png->top + p->y + y * p->dy) * png->width + png->left + p->x);
+	for (size_t x = 0; x < p->cols; x++, at += 3 * p->dx)
+		memcpy(at, rgb + 3 * x, 3);
+}
+
+// The memory of one call.
+typedef struct {
+	uint8_t *raw;    // all rows, filtered
+	uint8_t *lines;  // three rows, undone
+	uint8_t *rgb;    // a row as R, G, B
+	uint8_t *canvas; // the picture, where it cannot be written row by row
+} hg_buffers;
+
+// draw undoes the filters of so many rows and puts them into the sink, or onto
+// the canvas if there is one.
+static int draw(const hg_buffers *m, size_t rows, const hg_passes *passes, const hg_png_layout *png, const uint8_t *lut,
+		const hg_sink *sink) {
+	const size_t line = passes->row_bytes + HG_ROW_SLACK, bpp = ((size_t)(png->depth * png->channels) + 7) / 8;
+	const int direct = png->depth == 8 && png->channels >= 3; // a row is R, G, B and maybe alpha already
+	const uint8_t *src = m->raw;
+	for (int i = 0; i < passes->count; i++) {
+		const hg_pass *p = &passes->pass[i];
+		uint8_t *above = m->lines, *row = above + line, *below = row + line;
+		int done = 0; // row was undone with the one above
+		memset(above, 0, line);
+		for (size_t y = 0; y < p->rows && rows > 0; y++, rows--) {
+			const int filter = *src++, more = rows > 1 && y + 1 < p->rows;
+			if (filter > 4)
+				return HG_DAMAGED;
+			if (done)
+				done = 0;
+			else if (!png->portable && filter == 4 && more && src[p->row_bytes] == 4 &&
+				 hg_unfilter_pair(row, below, src, above, p->row_bytes, bpp))
+				done = 1;
+			else
+				(png->portable ? hg_unfilter_portable : hg_unfilter)(row, src, above, p->row_bytes, bpp, filter);
+			src += p->row_bytes;
+			if (!m->canvas && direct) {
+				hg_sink_row(sink, y, row, bpp);
+			} else {
+				expand(m->rgb, row, p->cols, png, lut);
+				if (m->canvas)
+					scatter(m->canvas, m->rgb, png, p, y);
+				else
+					hg_sink_row(sink, y, m->rgb, 3);
+			}
+			uint8_t *next = above;
+			above = row;
+			row = below;
+			below = next;
+		}
+	}
+	for (size_t y = 0; m->canvas && y < png->height; y++)
+		hg_sink_row(sink, y, m->canvas + 3 * png->width * y, 3);
+	return HG_OK;
+}
+
+static int read_into(hg_buffers *m, const uint8_t *file, const hg_png_span *spans, size_t count, const hg_png_layout *png,
+		     const uint8_t *lut, const hg_sink *sink, size_t *last) {
+	hg_passes passes;
+	set_passes(&passes, png);
+	m->raw = malloc(passes.bytes + HG_ROW_SLACK);
+	m->lines = calloc(3, passes.row_bytes + HG_ROW_SLACK);
+	m->rgb = malloc(3 * png->width);
+	if (!m->raw || !m->lines || !m->rgb)
+		return HG_MEMORY;
+	size_t rows = passes.rows;
+	*last = count - 1;
+	if (png->stepwise || !inflate_whole(file, spans, count, m->raw, passes.bytes)) {
+		const int status = inflate_rows(file, spans, count, &passes, m->raw, &rows, last);
+		if (status != HG_OK)
+			return status;
+	}
+	memset(m->raw + passes.bytes, 0, HG_ROW_SLACK);
+	if (png->interlaced || rows < passes.rows || png->cols < png->width || png->rows < png->height) {
+		m->canvas = calloc(png->height, 3 * png->width);
+		if (!m->canvas)
+			return HG_MEMORY;
+		for (size_t i = 0; png->channels < 3 && i < png->width * png->height; i++)
+			memcpy(m->canvas + 3 * i, lut, 3);
+	}
+	return draw(m, rows, &passes, png, lut, sink);
+}
+
 int hg_png_read(const uint8_t *file, const hg_png_span *spans, size_t count, const hg_png_layout *png,
 		const uint8_t *lut, int layout, const void *table, void *dst, size_t *last) {
 	const hg_sink sink = {.layout = layout, .width = png->width, .height = png->height, .table = table, .dst = dst};
-	hg_passes passes;
-	set_passes(&passes, png);
-	// Two rows, the one above zeros; a row as R, G, B; and the picture where it
-	// cannot be written row by row.
-	const size_t line = passes.row_bytes + HG_ROW_SLACK, rgb_line = 3 * png->width;
-	uint8_t *raw = malloc(passes.bytes + HG_ROW_SLACK), *lines = calloc(2, line), *rgb = malloc(rgb_line);
-	uint8_t *canvas = NULL;
-	int status = HG_MEMORY;
-	if (!raw || !lines || !rgb)
-		goto end;
-	status = HG_OK;
-	size_t rows = passes.rows;
-	*last = count - 1;
-	if (png->stepwise || !inflate_whole(file, spans, count, raw, passes.bytes))
-		status = inflate_rows(file, spans, count, &passes, raw, &rows, last);
-	if (status != HG_OK)
-		goto end;
-	memset(raw + passes.bytes, 0, HG_ROW_SLACK);
-
-	if (png->interlaced || rows < passes.rows || png->cols < png->width || png->rows < png->height) {
-		canvas = calloc(png->height, rgb_line);
-		if (!canvas) {
-			status = HG_MEMORY;
-			goto end;
-		}
-		if (png->channels < 3)
-			for (size_t i = 0; i < png->width * png->height; i++)
-				memcpy(canvas + 3 * i, lut, 3);
-	}
-	const size_t bits = (size_t)(png->depth * png->channels), bpp = (bits + 7) / 8;
-	const int direct = png->depth == 8 && png->channels >= 3; // a row is R, G, B and maybe alpha already
-	const uint8_t *src = raw;
-	for (int i = 0; i < passes.count; i++) {
-		const hg_pass *p = &passes.pass[i];
-		uint8_t *above = lines, *row = lines + line;
-		memset(above, 0, line);
-		for (size_t y = 0; y < p->rows && rows > 0; y++, rows--) {
-			const int filter = *src++;
-			if (filter > 4) {
-				status = HG_DAMAGED;
-				goto end;
-			}
-			(png->portable ? hg_unfilter_portable : hg_unfilter)(row, src, above, p->row_bytes, bpp, filter);
-			src += p->row_bytes;
-			if (!canvas && direct) {
-				hg_sink_row(&sink, y, row, bpp);
-			} else {
-				expand(rgb, row, p->cols, png, lut);
-				if (!canvas)
-					hg_sink_row(&sink, y, rgb, 3);
-				else
-					for (size_t x = 0; x < p->cols; x++)
-						memcpy(canvas + rgb_line * (png->top + p->y + y * p->dy) +
-							       3 * (png->left + p->x + x * p->dx), rgb + 3 * x, 3);
-			}
-			uint8_t *swap = above;
-			above = row;
-			row = swap;
-		}
-	}
-	for (size_t y = 0; canvas && y < png->height; y++)
-		hg_sink_row(&sink, y, canvas + rgb_line * y, 3);
-end:
-	free(canvas);
-	free(rgb);
-	free(lines);
-	free(raw);
+	hg_buffers m = {0};
+	const int status = read_into(&m, file, spans, count, png, lut, &sink, last);
+	free(m.canvas);
+	free(m.rgb);
+	free(m.lines);
+	free(m.raw);
 	return status;
 }

@@ -23,6 +23,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -58,65 +59,91 @@ func (t *tally) add(o tally) {
 	t.disagreed += o.disagreed
 }
 
+// options are the flags.
+type options struct {
+	n, only, workers int
+	seed             uint64
+	python, keep     string
+}
+
 func main() {
-	n := flag.Int("n", 200000, "number of mutants")
-	seed := flag.Uint64("seed", 1, "seed of the mutations")
-	workers := flag.Int("workers", 2, "Pillow processes to compare with")
-	only := flag.Int("only", -1, "run this mutant alone")
-	python := flag.String("python", "build/tools/bin/python", "Python with Pillow; deploy/setup makes it")
-	keep := flag.String("keep", "", "folder for mutants that disagree")
+	var o options
+	flag.IntVar(&o.n, "n", 200000, "number of mutants")
+	flag.Uint64Var(&o.seed, "seed", 1, "seed of the mutations")
+	flag.IntVar(&o.workers, "workers", 2, "Pillow processes to compare with")
+	flag.IntVar(&o.only, "only", -1, "run this mutant alone")
+	flag.StringVar(&o.python, "python", "build/tools/bin/python", "Python with Pillow; deploy/setup makes it")
+	flag.StringVar(&o.keep, "keep", "", "folder for mutants that disagree")
 	flag.Parse()
 	log.SetFlags(0)
-
-	seeds, err := loadSeeds(*python)
+	pass, err := run(o)
 	if err != nil {
 		log.Fatalf("fuzz: %v", err)
 	}
-	start, first, last := time.Now(), 0, *n
-	if *only >= 0 {
-		first, last, *workers = *only, *only+1, 1
-	}
-	var (
-		mu     sync.Mutex
-		totals [3]tally
-		group  sync.WaitGroup
-		rss    = new(peak)
-	)
-	for w := range *workers {
-		group.Go(func() {
-			pillow, err := startOracle(*python)
-			if err != nil {
-				log.Fatalf("fuzz: %v", err)
-			}
-			defer pillow.close()
-			for i := first + w; i < last; i += *workers {
-				format := i % len(formats)
-				mutant, from := mutate(seeds[format], formats[format], rand.New(rand.NewPCG(*seed, uint64(i))))
-				result, disagreement, err := compare(pillow, mutant, from)
-				if err != nil {
-					log.Fatalf("fuzz: mutant %d: %v", i, err)
-				}
-				if disagreement != "" {
-					log.Printf("mutant %d of %s: %s", i, from.name, disagreement)
-					if *keep != "" {
-						_ = os.WriteFile(filepath.Join(*keep, fmt.Sprintf("%d.%s", i, strings.ToLower(string(formats[format])))), mutant, 0o644)
-					}
-				}
-				mu.Lock()
-				totals[format].add(result)
-				rss.sample(i-first, last-first)
-				mu.Unlock()
-			}
-		})
-	}
-	group.Wait()
-	if !report(totals, rss, time.Since(start)) && *only < 0 {
+	if !pass {
 		os.Exit(1)
 	}
 }
 
+// run makes the mutants at the root of the repository and says whether all is
+// as it should be.
+func run(o options) (bool, error) {
+	seeds, err := loadSeeds(o.python)
+	if err != nil {
+		return false, err
+	}
+	start, first, last := time.Now(), 0, o.n
+	if o.only >= 0 {
+		first, last, o.workers = o.only, o.only+1, 1
+	}
+	var (
+		mu     sync.Mutex
+		totals [3]tally
+		memory residence
+		group  errgroup
+	)
+	for w := range o.workers {
+		group.run(func() error {
+			pillow, err := startOracle(o.python)
+			if err != nil {
+				return err
+			}
+			defer pillow.close()
+			for i := first + w; i < last; i += o.workers {
+				format := i % len(formats)
+				mutant, from := mutate(seeds[format], formats[format], rand.New(rand.NewPCG(o.seed, uint64(i))))
+				result, disagreement, err := compare(pillow, mutant, from)
+				if err != nil {
+					return fmt.Errorf("mutant %d: %w", i, err)
+				}
+				if disagreement != "" {
+					log.Printf("mutant %d of %s: %s", i, from.name, disagreement)
+					if o.keep != "" {
+						name := fmt.Sprintf("%d.%s", i, strings.ToLower(string(formats[format])))
+						if err := os.WriteFile(filepath.Join(o.keep, name), mutant, 0o644); err != nil {
+							return err
+						}
+					}
+				}
+				mu.Lock()
+				totals[format].add(result)
+				if i == first+(last-first)/10 {
+					memory.early = resident()
+				}
+				mu.Unlock()
+			}
+			return nil
+		})
+	}
+	if err := group.wait(); err != nil {
+		return false, err
+	}
+	memory.late = resident()
+	return report(totals, memory, time.Since(start)) || o.only >= 0 && totals[o.only%3].disagreed == 0, nil
+}
+
 // report prints the shares and says whether the run is a pass.
-func report(totals [3]tally, rss *peak, took time.Duration) bool {
+func report(totals [3]tally, memory residence, took time.Duration) bool {
 	pass := true
 	for i, t := range totals {
 		accepted := float64(t.accepted) / float64(max(t.mutants, 1))
@@ -127,7 +154,7 @@ func report(totals [3]tally, rss *peak, took time.Duration) bool {
 		pass = pass && t.disagreed == 0 && accepted >= wantAccepted && changed >= wantChanged
 	}
 	fmt.Printf("%.0f s, resident memory %d MB after a tenth of the run and %d MB at its end\n",
-		took.Seconds(), rss.early>>20, rss.late>>20)
+		took.Seconds(), memory.early>>20, memory.late>>20)
 	return pass
 }
 
@@ -214,22 +241,36 @@ func (d decoded) purposely() bool {
 	return errors.As(d.err, &refused) && refused.Kind == raster.Unsupported
 }
 
-// peak is the resident memory of this process after a tenth of the run and
-// later.
-type peak struct{ early, late int64 }
+// residence is the resident memory of this process after a tenth of the run and
+// at its end, without what Go only keeps for later.
+type residence struct{ early, late int64 }
 
-func (p *peak) sample(done, all int) {
-	if done%1000 != 0 {
-		return
-	}
+func resident() int64 {
+	debug.FreeOSMemory()
 	statm, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
-		return
+		return 0
 	}
 	pages, _ := strconv.ParseInt(strings.Fields(string(statm))[1], 10, 64)
-	if size := pages * int64(os.Getpagesize()); done <= all/10 {
-		p.early = max(p.early, size)
-	} else {
-		p.late = size
-	}
+	return pages * int64(os.Getpagesize())
+}
+
+// errgroup runs functions and keeps the first error.
+type errgroup struct {
+	group sync.WaitGroup
+	once  sync.Once
+	err   error
+}
+
+func (g *errgroup) run(f func() error) {
+	g.group.Go(func() {
+		if err := f(); err != nil {
+			g.once.Do(func() { g.err = err })
+		}
+	})
+}
+
+func (g *errgroup) wait() error {
+	g.group.Wait()
+	return g.err
 }
