@@ -199,9 +199,9 @@ func atLeast(least int, field func(*Config) *int) func(*Config, string) error {
 }
 
 func formatNames() string {
-	var names []string
-	for _, f := range raster.Formats() {
-		names = append(names, string(f))
+	names := make([]string, len(raster.Formats()))
+	for i, f := range raster.Formats() {
+		names[i] = string(f)
 	}
 	return strings.Join(names, ",")
 }

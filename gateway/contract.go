@@ -32,11 +32,11 @@ func (d *differences) compare(where, what string, spec, other any) {
 	}
 }
 
-func (d differences) err() error {
-	if d == nil {
+func (d *differences) err() error {
+	if *d == nil {
 		return nil
 	}
-	return &contractError{d}
+	return &contractError{*d}
 }
 
 // checkConfig holds a configuration, read from a file or told by Triton, against

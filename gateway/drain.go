@@ -45,12 +45,16 @@ type listener struct {
 
 // Accept returns [io.EOF] once the listener was stopped.
 func (l *listener) Accept() (net.Conn, error) {
-	c, err := l.TCPListener.Accept()
-	if err != nil && l.stopping.Load() {
+	c, err := l.AcceptTCP()
+	switch {
+	case err == nil:
+		return &conn{TCPConn: c}, nil
+	case l.stopping.Load():
 		_ = l.Close() // nobody is left to be told
 		return nil, io.EOF
+	default:
+		return nil, err
 	}
-	return c, err
 }
 
 func (l *listener) stop() {
@@ -58,6 +62,28 @@ func (l *listener) stop() {
 	if l.SetDeadline(time.Now().Add(acceptBacklog)) != nil {
 		_ = l.Close() // it was closed already
 	}
+}
+
+// conn is a connection of the API.
+type conn struct {
+	*net.TCPConn
+	// linger has Close wait, within bounds, for what the client still sends.
+	// Closing a connection with unread data in it resets it, and a reset can
+	// overtake the answer that was just written.
+	linger atomic.Bool
+}
+
+const (
+	lingerBytes = 1 << 20
+	lingerTime  = 500 * time.Millisecond
+)
+
+// Close closes the connection, after a while where it has to linger.
+func (c *conn) Close() error {
+	if c.linger.CompareAndSwap(true, false) && c.CloseWrite() == nil && c.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
+		_, _ = io.CopyN(io.Discard, c.TCPConn, lingerBytes) // what it ends with does not matter
+	}
+	return c.TCPConn.Close()
 }
 
 // connections knows every open connection of the API and whether a request is

@@ -118,16 +118,14 @@ func (g *Gateway) serve(ctx context.Context, api, admin *net.TCPListener) error 
 	group, running := errgroup.WithContext(ctx)
 	backend, stopBackend := context.WithCancel(context.Background())
 	defer stopBackend()
-	tritonDone := make(chan error, 1)
-	if g.child != nil {
-		group.Go(func() error {
-			err := g.child.run(backend)
-			tritonDone <- err
-			return err
-		})
-	} else {
-		tritonDone <- nil
-	}
+	stopped := make(chan struct{}) // closed when there is no Triton child any more
+	group.Go(func() error {
+		defer close(stopped)
+		if g.child == nil {
+			return nil
+		}
+		return g.child.run(backend)
+	})
 	for _, m := range g.models.list {
 		group.Go(func() error { return m.health.run(running) })
 	}
@@ -139,7 +137,7 @@ func (g *Gateway) serve(ctx context.Context, api, admin *net.TCPListener) error 
 		<-running.Done()
 		g.drain(stoppable)
 		stopBackend()
-		<-tritonDone
+		<-stopped
 		return metricsServer.Close()
 	})
 	return group.Wait()

@@ -122,7 +122,10 @@ func launch(t *testing.T, spec, config string, change func(*Config), before func
 		http.DefaultClient.CloseIdleConnections() // else they are waited for
 		cancel()
 		select {
-		case <-r.ended:
+		case err := <-r.ended:
+			if err != nil {
+				t.Errorf("the gateway ended with %v", err)
+			}
 		case <-time.After(15 * time.Second):
 			t.Error("the gateway does not end")
 		}

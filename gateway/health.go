@@ -133,7 +133,7 @@ func (h *health) run(ctx context.Context) error {
 		}
 		retry = min(2*retry, retryMax)
 	}
-	return nil
+	return nil //nolint:nilerr // to be told to stop is no failure
 }
 
 // explain says in plain words, fit for any caller, why a model is not ready.

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -41,7 +42,7 @@ func TestReadmeIsComplete(t *testing.T) {
 	}
 	g := run(t, nil)
 	for _, route := range g.app.GetRoutes(true) {
-		if route.Method == "HEAD" {
+		if route.Method == http.MethodHead {
 			continue
 		}
 		path := strings.NewReplacer(":model", "{model}").Replace(route.Path)

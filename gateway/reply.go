@@ -119,6 +119,9 @@ func (g *Gateway) fail(c *fiber.Ctx, err error) error {
 	}
 	g.log.Log(c.Context(), a.level(t), "failed", attributes...)
 
+	if conn, ok := c.Context().Conn().(*conn); ok && (a.code == CodeHeaderTooLarge || a.code == CodeMalformedHTTP) {
+		conn.linger.Store(true) // no body can be found in what it sent, and it will be closed
+	}
 	g.bodies.discard(c)
 	c.Status(a.status)
 	c.Set(fiber.HeaderXRequestID, t.id)

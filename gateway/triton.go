@@ -70,7 +70,7 @@ func (t *child) run(ctx context.Context) error {
 		live, err := t.once(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // to be told to stop is no failure
 		case attempt == 0 && !live:
 			return fmt.Errorf("tritonserver did not start: %w", err)
 		}
@@ -128,7 +128,7 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 	if err := cmd.Start(); err != nil {
 		return false, err
 	}
-	exited := make(chan error, 1)
+	exited := make(chan string, 1)
 	go func() {
 		reason := "its guard ended"
 		for lines := bufio.NewScanner(report); lines.Scan(); {
@@ -140,7 +140,7 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 			}
 		}
 		_ = cmd.Wait() // the guard's own status says nothing more
-		exited <- errors.New(reason)
+		exited <- reason
 	}()
 
 	starting, cancel := context.WithTimeout(ctx, t.cfg.TritonStartTimeout)
@@ -155,9 +155,9 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 				t.setAddress(grpcAddress)
 				continue
 			}
-		case err = <-exited:
+		case reason := <-exited:
 			t.setAddress("")
-			return live, err
+			return live, errors.New(reason)
 		case <-ctx.Done():
 			t.log.Info("stopping triton")
 		}

@@ -22,7 +22,8 @@ func TestDecodeBase64(t *testing.T) {
 	for inner, want := range map[string]string{
 		"QQ==": "A", "QUI=": "AB", "QUJD": "ABC", "+/+/": "\xfb\xff\xbf",
 		"QR==": "A", "QUK=": "AB", // bits left over are ignored
-		" Q Q = = ": "A", `\nQUJD\r\n\tQUI=\n`: "ABCAB", `Q\u0055JD`: "ABC", `+\/+\/`: "\xfb\xff\xbf", `QQ=\u003d`: "A",
+		" Q Q = = ":          "A", //nolint:gocritic // the white space is what is tested
+		`\nQUJD\r\n\tQUI=\n`: "ABCAB", `Q\u0055JD`: "ABC", `+\/+\/`: "\xfb\xff\xbf", `QQ=\u003d`: "A",
 		long: strings.Repeat("ABC", 20), long + " " + long: strings.Repeat("ABC", 40), long + `\n` + long: strings.Repeat("ABC", 40),
 	} {
 		if got, err := decodeBase64(nil, stringToken(t, inner)); err != nil || string(got) != want {

@@ -23,7 +23,7 @@ func TestAppendFloats(t *testing.T) {
 		"":                             nil,
 		"0":                            {0},
 		"1,-2,0.5":                     {1, -2, 0.5},
-		"-0.0,0":                         {float32(math.Copysign(0, -1)), 0},
+		"-0.0,0":                       {float32(math.Copysign(0, -1)), 0},
 		"0.1,0.3,16777216":             {0.1, 0.3, 1 << 24},
 		"0.000001,9.999999e-07":        {1e-6, math.Nextafter32(1e-6, 0)},
 		"3.4028235e+38,-3.4028235e+38": {math.MaxFloat32, -math.MaxFloat32},

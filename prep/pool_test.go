@@ -66,7 +66,7 @@ func TestBuffersAreNeverShared(t *testing.T) {
 		sample, err := p.Prepare(request)
 		if err != nil || r.wantErr != "" {
 			if err == nil || err.Error() != r.wantErr {
-				return fmt.Errorf("%s: the error is %v, want %s", r.name, err, r.wantErr)
+				return fmt.Errorf("%s: want %s, the error is %w", r.name, r.wantErr, err)
 			}
 			return nil
 		}

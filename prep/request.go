@@ -113,9 +113,8 @@ func ParseRequest(body []byte) (_ *Request, err error) {
 // Name has an [*Error] that was found with the request, but elsewhere, tell which
 // tile it is about. Other errors stay as they are.
 func (r *Request) Name(err error) error {
-	var failure *Error
-	if errors.As(err, &failure) {
-		r.name(failure)
+	if failure, ok := errors.AsType[*Error](err); ok {
+		_ = r.name(failure) // it is named in place
 	}
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/goccy/go-yaml"
 )
@@ -204,14 +205,11 @@ func (s *Spec) CheckMode(mode Mode) error {
 }
 
 func joinModes(modes []Mode) string {
-	text := ""
+	names := make([]string, len(modes))
 	for i, m := range modes {
-		if i > 0 {
-			text += ", "
-		}
-		text += string(m)
+		names[i] = string(m)
 	}
-	return text
+	return strings.Join(names, ", ")
 }
 
 // TakesBulkRNA tells whether the model has an input for bulk RNA.

@@ -133,6 +133,7 @@ type gifBlocks struct {
 	rest, block []byte
 }
 
+// ReadByte implements [io.ByteReader].
 func (b *gifBlocks) ReadByte() (byte, error) {
 	if len(b.block) == 0 {
 		r := gifReader{rest: b.rest}

@@ -102,6 +102,8 @@ var decoders = []struct {
 	decode  func(data []byte, width, height int, t Target) error
 }{
 	{PNG, isPNG, decodePNG},
+	{JPEG, isJPEG, decodeJPEG},
+	{WebP, isWebP, decodeWebP},
 	{TIFF, isTIFF, decodeTIFF},
 	{GIF, isGIF, decodeGIF},
 	{BMP, isBMP, decodeBMP},
@@ -118,12 +120,13 @@ func Formats() []Format {
 
 // Decode writes the picture in data, which must be of the size width x height,
 // to t. Only formats listed in allowed are read; they are told apart by their
-// first bytes, never by a name. Decode panics if t.Dst has the wrong length or
-// a float layout has no table: those are the caller's mistakes, not the file's.
+// first bytes, never by a name. Decode panics if the size is not positive, t.Dst
+// has the wrong length or a float layout has no table: those are the caller's
+// mistakes, not the file's.
 // Every other failure is an [*Error].
 func Decode(data []byte, width, height int, allowed []Format, t Target) error {
-	if want := 3 * width * height * t.Layout.SampleSize(); len(t.Dst) != want {
-		panic(fmt.Sprintf("raster: destination of %d bytes for a tile of %d", len(t.Dst), want))
+	if want := 3 * width * height * t.Layout.SampleSize(); width < 1 || height < 1 || len(t.Dst) != want {
+		panic(fmt.Sprintf("raster: destination of %d bytes for a tile of %dx%d, %d bytes", len(t.Dst), width, height, want))
 	}
 	if t.Layout != RGB8 && t.Table == nil {
 		panic("raster: a float layout needs a table")
