@@ -13,9 +13,11 @@
 //     body.go)
 //  4. It waits for a CPU slot and does stage 1 in it: parse, decode, normalise.
 //     A failure here is the request's own: a 400. (package prep)
-//  5. It sends the tensors to Triton, which batches them with those of others.
+//  5. It waits in the model's window for a place inside Triton, and longer while
+//     the model or Triton is being brought back. (window.go)
+//  6. It sends the tensors to Triton, which batches them with those of others.
 //     A failure here is everybody's in that batch: a 503. (package tritonclient)
-//  6. It writes the answer. (reply.go)
+//  7. It writes the answer. (reply.go)
 //
 // An error from any depth ends in fail, which classifies it, logs it, counts it
 // and writes it; errors.go is the only place that knows a status.

@@ -1,12 +1,15 @@
 package gateway
 
 import (
+	"errors"
 	"io"
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
+	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
 )
 
@@ -84,6 +87,32 @@ func (c *conn) Close() error {
 		_, _ = io.CopyN(io.Discard, c.TCPConn, lingerBytes) // what it ends with does not matter
 	}
 	return c.TCPConn.Close()
+}
+
+// presence tells whether a request's caller is still there. It may be asked
+// until the handler returns.
+func presence(c *fiber.Ctx) func() bool {
+	if conn, ok := c.Context().Conn().(*conn); ok {
+		return conn.present
+	}
+	return func() bool { return true }
+}
+
+// present is false when the client has closed the connection or reset it. It
+// takes nothing from what the client may have sent meanwhile.
+func (c *conn) present() bool {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var n int
+	if raw.Control(func(fd uintptr) {
+		var next [1]byte
+		n, _, err = syscall.Recvfrom(int(fd), next[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+	}) != nil {
+		return false // closed on this side
+	}
+	return n > 0 || errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EINTR)
 }
 
 // connections knows every open connection of the API and whether a request is

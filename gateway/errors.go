@@ -34,6 +34,8 @@ const (
 	CodeBackendTimeout       Code = "backend_timeout"
 	CodeForwardFailed        Code = "forward_failed"
 	CodeInternal             Code = "internal"
+	// CodeCallerGone is for the log and the metrics; nobody reads the answer.
+	CodeCallerGone Code = "caller_gone"
 )
 
 // refusal is an error that the gateway itself found, already classified.
@@ -55,6 +57,9 @@ func (r *refusal) Unwrap() error { return r.err }
 func refuse(code Code, format string, args ...any) *refusal {
 	return &refusal{code: code, detail: fmt.Sprintf(format, args...)}
 }
+
+// errCallerGone is the end of a request whose caller has closed the connection.
+var errCallerGone = errors.New("the caller has gone")
 
 // answer is what a failed request is told.
 type answer struct {
@@ -87,6 +92,8 @@ func classify(err error) answer {
 	case errors.As(err, &framework):
 		code := frameworkCode(framework)
 		return answerFor(code, frameworkDetail(code))
+	case errors.Is(err, errCallerGone):
+		return answerFor(CodeCallerGone, err.Error())
 	case errors.Is(err, context.DeadlineExceeded):
 		return answerFor(CodeQueueTimeout, "")
 	case errors.Is(err, context.Canceled):
@@ -118,6 +125,8 @@ func answerFor(code Code, detail string) answer {
 		a.status = http.StatusRequestHeaderFieldsTooLarge
 	case CodeMalformedHTTP:
 		a.status = http.StatusBadRequest
+	case CodeCallerGone:
+		a.status = 499 // what proxies write into their logs for it
 	case CodeBusy:
 		a.status, a.retryAfter = http.StatusServiceUnavailable, 1
 		fixed = "the service is at its limit of requests; send the request again later"

@@ -69,6 +69,7 @@ func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
 	}
 	for _, m := range served.list {
 		m.health = newHealth(m, g.triton, g.metrics, log)
+		g.metrics.parked(m.spec.Name, m.window.parked)
 		if m.spec.TakesBulkRNA() {
 			g.metrics.rnaCache(m.spec.Name, m.preparer.RNACacheStats)
 		}

@@ -15,8 +15,13 @@ const (
 	canaryEvery   = time.Second     // of a model that nobody asks anything
 	canaryTimeout = 2 * time.Second // of one inference that is only a probe
 	loadTimeout   = 2 * time.Minute // weights are read from a disk, perhaps a slow one
+	unloadTimeout = 5 * time.Second
 	retryMin      = 100 * time.Millisecond
 	retryMax      = 2 * time.Second
+
+	// A model whose process lives but that fails this many probes in a row, such
+	// as after an error that sticks to its device, is loaded again.
+	failuresToReload = 3
 )
 
 // health brings one model into service, keeps watch over it and knows whether
@@ -28,55 +33,68 @@ type health struct {
 	metrics *metrics
 	log     *slog.Logger
 
-	reason  atomic.Pointer[string] // why the model cannot be used; nil when it can
-	success atomic.Int64           // time of the latest inference that succeeded, in Unix nanoseconds
-	suspect chan struct{}          // filled when an inference failed
+	trouble atomic.Pointer[trouble] // why the model cannot be used; nil when it can
+	success atomic.Int64            // time of the latest inference that succeeded, in Unix nanoseconds
+	suspect chan struct{}           // filled when an inference failed
 }
 
 func newHealth(m *model, triton *tritonclient.Client, metrics *metrics, log *slog.Logger) *health {
 	h := &health{model: m, triton: triton, metrics: metrics, log: log.With("model", m.spec.Name), suspect: make(chan struct{}, 1)}
-	h.down("it is being loaded")
+	h.down(trouble{reason: "it is being loaded"})
 	return h
 }
 
-// unready is why the model cannot be used, in words for a caller, or empty.
-func (h *health) unready() string {
-	if reason := h.reason.Load(); reason != nil {
-		return *reason
-	}
-	return ""
+// trouble is why a model cannot be used.
+type trouble struct {
+	reason string // in words for a caller
+	// lasting tells that somebody has to mend something first, so that it is of
+	// no use to wait.
+	lasting bool
 }
 
-func (h *health) down(reason string) {
-	h.reason.Store(&reason)
+// down keeps requests waiting in the model's window.
+func (h *health) down(t trouble) {
+	h.trouble.Store(&t)
+	h.model.window.open(false)
 	h.metrics.ready.WithLabelValues(h.model.spec.Name).Set(0)
 }
 
 func (h *health) up() {
-	h.reason.Store(nil)
+	h.trouble.Store(nil)
+	h.model.window.open(true)
 	h.metrics.ready.WithLabelValues(h.model.spec.Name).Set(1)
 }
 
 // observe is told how each inference ended.
 func (h *health) observe(err error) {
-	switch {
-	case err == nil:
+	if err == nil {
 		h.success.Store(time.Now().UnixNano())
-	case isIll(err):
-		select {
-		case h.suspect <- struct{}{}:
-		default: // already known
-		}
+		return
+	}
+	kind := kindOf(err)
+	if !isIll(kind) {
+		return
+	}
+	if isAbsent(kind) {
+		h.down(explain(err)) // whoever comes next shall wait rather than fail in the same way
+	}
+	select {
+	case h.suspect <- struct{}{}:
+	default: // already known
 	}
 }
 
-// isIll tells a failure of the model or of Triton from mere load.
-func isIll(err error) bool {
-	var failure *tritonclient.Error
-	if !errors.As(err, &failure) {
-		return false
+// kindOf is the kind of a Triton failure, 0 for any other error.
+func kindOf(err error) tritonclient.Kind {
+	if failure, ok := errors.AsType[*tritonclient.Error](err); ok {
+		return failure.Kind
 	}
-	switch failure.Kind {
+	return 0
+}
+
+// isIll tells a failure of the model or of Triton from mere load.
+func isIll(kind tritonclient.Kind) bool {
+	switch kind {
 	case tritonclient.QueueFull, tritonclient.QueueTimeout, tritonclient.Canceled, tritonclient.DeadlineExceeded:
 		return false
 	default:
@@ -84,47 +102,43 @@ func isIll(err error) bool {
 	}
 }
 
-func isGone(err error) bool {
-	var failure *tritonclient.Error
-	return errors.As(err, &failure) && failure.Kind == tritonclient.BackendDead
+// isAbsent tells of a failure that every request will meet until it is mended:
+// there is no Triton, no model, or no process of the model.
+func isAbsent(kind tritonclient.Kind) bool {
+	switch kind {
+	case tritonclient.Unavailable, tritonclient.NotFound, tritonclient.BackendDead:
+		return true
+	default:
+		return false
+	}
 }
 
 // run loads the model, watches it, and does so again when it fails, until the
 // context ends. It returns an error only where trying again is of no use: the
 // model was never in service, and its contract is not the one that Triton has.
 func (h *health) run(ctx context.Context) error {
-	served := false
-	retry := retryMin
+	served, retry, failures := false, retryMin, 0
 	for ctx.Err() == nil {
 		err := h.bringUp(ctx)
-		var contract *contractError
-		if errors.As(err, &contract) && !served {
+		if contract := (*contractError)(nil); errors.As(err, &contract) && !served {
 			return err
 		}
 		if err == nil {
 			h.log.Info("model is ready")
 			h.up()
-			served, retry = true, retryMin
+			served, retry, failures = true, retryMin, 0
 			err = h.watch(ctx)
 		}
 		if ctx.Err() != nil {
 			break
 		}
-		reason := explain(err)
-		if reason != h.unready() { // said once, not at each attempt
-			level := slog.LevelInfo // at a start it is only a matter of time
-			if served {
-				level = slog.LevelWarn
-			}
-			h.log.Log(ctx, level, "model is not ready", "reason", reason, "error", err)
-		}
-		h.down(reason)
-		if isGone(err) {
-			// It does not come back by a load alone, which does nothing for a model
-			// that Triton takes to be loaded.
-			h.log.Warn("the model's process is gone; loading the model again")
-			if err := h.triton.UnloadModel(ctx, h.model.spec.Name); err != nil {
-				h.log.Warn("the model could not be unloaded", "error", err)
+		h.report(err, served)
+		switch kindOf(err) {
+		case tritonclient.BackendDead:
+			h.unload(ctx, "its process is gone")
+		case tritonclient.ExecuteFailed:
+			if failures++; failures%failuresToReload == 0 {
+				h.unload(ctx, "it fails on every batch")
 			}
 		}
 		select {
@@ -136,21 +150,48 @@ func (h *health) run(ctx context.Context) error {
 	return nil //nolint:nilerr // to be told to stop is no failure
 }
 
+// report puts the model out of service, and says so once, not at each attempt.
+func (h *health) report(err error, served bool) {
+	now := explain(err)
+	if before := h.trouble.Load(); before == nil || *before != now {
+		level := slog.LevelInfo // at a start it is only a matter of time
+		if served {
+			level = slog.LevelWarn
+		}
+		h.log.Log(context.Background(), level, "model is not ready", "reason", now.reason, "error", err)
+	}
+	h.down(now)
+}
+
+// unload has the next attempt load the model afresh. A load alone does nothing
+// for a model that Triton takes to be loaded.
+func (h *health) unload(ctx context.Context, cause string) {
+	h.log.Warn("loading the model again", "cause", cause)
+	h.metrics.reloads.WithLabelValues(h.model.spec.Name, cause).Inc()
+	ctx, cancel := context.WithTimeout(ctx, unloadTimeout)
+	defer cancel()
+	if err := h.triton.UnloadModel(ctx, h.model.spec.Name); err != nil {
+		h.log.Warn("the model could not be unloaded", "error", err)
+	}
+}
+
 // explain says in plain words, fit for any caller, why a model is not ready.
-func explain(err error) string {
-	var contract *contractError
-	var failure *tritonclient.Error
+func explain(err error) trouble {
+	failure, ok := errors.AsType[*tritonclient.Error](err)
+	if !ok {
+		return trouble{"its configuration in Triton contradicts its spec", true}
+	}
 	switch {
-	case errors.As(err, &contract):
-		return "its configuration changed and contradicts its spec"
-	case !errors.As(err, &failure):
-		return "it cannot be used"
-	case failure.Op == "RepositoryModelLoad" && failure.Kind != tritonclient.Unavailable:
-		return "its checkpoint cannot be loaded"
-	case failure.Op == "ModelInfer" && failure.Kind != tritonclient.Unavailable:
-		return "it fails on every tile"
+	case failure.Kind == tritonclient.Unavailable:
+		return trouble{"the inference server is starting or cannot be reached", false}
+	case failure.Kind == tritonclient.BackendDead, failure.Kind == tritonclient.NotFound:
+		return trouble{"it is being loaded again", false}
+	case failure.Op == "RepositoryModelLoad":
+		return trouble{"its checkpoint cannot be loaded", true}
+	case failure.Kind == tritonclient.DeadlineExceeded, failure.Kind == tritonclient.Canceled:
+		return trouble{"it does not answer", false}
 	default:
-		return "the inference server is starting or cannot be reached"
+		return trouble{"it fails on every batch", false}
 	}
 }
 
@@ -210,9 +251,13 @@ func (h *health) watch(ctx context.Context) error {
 			}
 		}
 		sent := time.Now().UnixNano()
-		if err := h.canary(ctx); err != nil && (isIll(err) || h.success.Load() < sent) {
-			return err
+		if err := h.canary(ctx); err != nil {
+			if isIll(kindOf(err)) || h.success.Load() < sent {
+				return err
+			}
+			continue // a busy model: others were answered meanwhile
 		}
+		h.up()
 	}
 }
 

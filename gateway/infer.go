@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/gofiber/fiber/v2"
@@ -40,7 +41,7 @@ func (g *Gateway) infer(c *fiber.Ctx, choose choose) error {
 	if job.mode == metadataMode {
 		return job.model.writeMetadata(c)
 	}
-	outputs, err := g.forward(ctx, t, job)
+	outputs, err := g.forward(ctx, t, job, presence(c))
 	if err != nil {
 		return err
 	}
@@ -86,22 +87,48 @@ func (g *Gateway) prepare(ctx context.Context, t *trace, body []byte, choose cho
 
 // forward is stage 2: what it fails with is not the caller's doing. It returns
 // the outputs of the mode's roles, in their order.
-func (g *Gateway) forward(ctx context.Context, t *trace, j *job) ([]tritonclient.Tensor, error) {
+func (g *Gateway) forward(ctx context.Context, t *trace, j *job, present func() bool) ([]tritonclient.Tensor, error) {
 	// Infer has let go of the tensors when it returns, however it returns.
 	defer j.sample.Release()
-	defer t.end(stageTriton)
-	if reason := j.model.health.unready(); reason != "" {
-		return nil, refuse(CodeBackendUnavailable, "%s is not available at the moment: %s; send the request again later", j.model.spec.Name, reason)
+	for {
+		outputs, err := g.attempt(ctx, t, j, present)
+		// What was never sent, because the connection was lost just then, cannot be
+		// what broke Triton: it waits again. Nothing else is tried twice.
+		if failure, ok := errors.AsType[*tritonclient.Error](err); !ok || failure.Sent || failure.Kind != tritonclient.Unavailable {
+			return outputs, err
+		}
 	}
+}
+
+// attempt waits for a place inside Triton and runs the model.
+func (g *Gateway) attempt(ctx context.Context, t *trace, j *job, present func() bool) ([]tritonclient.Tensor, error) {
+	m := j.model
+	if trouble := m.health.trouble.Load(); trouble != nil && trouble.lasting {
+		return nil, m.unavailable(trouble)
+	}
+	err := m.window.enter(ctx, j.request.SlideName(), present)
+	t.end(stageWindow)
+	if err != nil {
+		if trouble := m.health.trouble.Load(); trouble != nil && errors.Is(err, context.DeadlineExceeded) {
+			return nil, m.unavailable(trouble)
+		}
+		return nil, err
+	}
+	defer m.window.leave()
+	defer t.end(stageTriton)
 	outputs, err := g.triton.Infer(ctx, &tritonclient.InferRequest{
-		Model:   j.model.spec.Name,
+		Model:   m.spec.Name,
 		ID:      t.id,
-		Inputs:  j.model.inputs(j.sample.Tensors),
-		Outputs: j.model.outputs(j.mode.Roles()),
+		Inputs:  m.inputs(j.sample.Tensors),
+		Outputs: m.outputs(j.mode.Roles()),
 	})
-	j.model.health.observe(err)
+	m.health.observe(err)
 	if err != nil {
 		return nil, fmt.Errorf("stage 2: %w", err)
 	}
 	return outputs, nil
+}
+
+func (m *model) unavailable(t *trouble) error {
+	return refuse(CodeBackendUnavailable, "%s is not available at the moment: %s; send the request again later", m.spec.Name, t.reason)
 }

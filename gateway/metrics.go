@@ -17,13 +17,14 @@ const (
 	stageRead   stage = iota // the body from the socket
 	stageWait                // for a CPU slot
 	stagePrep                // JSON, base64, image, transform, bulk RNA
+	stageWindow              // for a place inside Triton
 	stageTriton              // the model, queue and batching included
 	stageReply               // numbers to JSON
 	stageCount
 )
 
 func (s stage) String() string {
-	return [stageCount]string{"read", "wait", "prep", "triton", "reply"}[s]
+	return [stageCount]string{"read", "wait", "prep", "window", "triton", "reply"}[s]
 }
 
 // metrics is what a gateway counts, in a registry of its own.
@@ -34,6 +35,7 @@ type metrics struct {
 	canaries *prometheus.CounterVec
 	starts   prometheus.Counter
 	panics   *prometheus.CounterVec
+	reloads  *prometheus.CounterVec
 	ready    *prometheus.GaugeVec
 	triton   *prometheus.GaugeVec
 }
@@ -62,6 +64,10 @@ func newMetrics(inFlight func() float64) *metrics {
 			Name: "histogate_panics_total",
 			Help: "Panics recovered, each the failure of one request, by the package that was at work.",
 		}, []string{"package"}),
+		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "histogate_model_reloads_total",
+			Help: "Times that a model was unloaded to be loaded afresh, by cause.",
+		}, []string{"model", "cause"}),
 		ready: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "histogate_model_ready",
 			Help: "1 when the model answers real inferences.",
@@ -74,7 +80,7 @@ func newMetrics(inFlight func() float64) *metrics {
 	for s := range stageCount {
 		m.stages[s] = stages.WithLabelValues(s.String())
 	}
-	m.registry.MustRegister(stages, m.requests, m.canaries, m.starts, m.panics, m.ready, m.triton,
+	m.registry.MustRegister(stages, m.requests, m.canaries, m.starts, m.panics, m.reloads, m.ready, m.triton,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "histogate_requests_in_flight",
 			Help: "Requests admitted and not yet answered.",
@@ -84,6 +90,15 @@ func newMetrics(inFlight func() float64) *metrics {
 		collectors.NewBuildInfoCollector(),
 	)
 	return m
+}
+
+// parked exposes how many requests wait for a model.
+func (m *metrics) parked(model string, count func() int) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name:        "histogate_requests_parked",
+		Help:        "Requests that have passed stage 1 and wait for a place inside Triton.",
+		ConstLabels: prometheus.Labels{"model": model},
+	}, func() float64 { return float64(count()) }))
 }
 
 // rnaCache exposes what a model's cache of bulk RNA does.

@@ -22,6 +22,7 @@ type model struct {
 	config   *kserve.ModelConfig // the config.pbtxt beside the spec
 	preparer *prep.Preparer
 	metadata []byte // the metadata answer
+	window   *window
 	health   *health
 }
 
@@ -95,7 +96,17 @@ func readModel(cfg *Config, folder, name string) (*model, error) {
 		return nil, fmt.Errorf("model %s: %w", name, err)
 	}
 	preparer := prep.NewPreparer(spec, prep.ImageFormats(cfg.ImageFormats...), prep.RNACache(rnaCacheEntries, cfg.RNACacheBytes))
-	return &model{spec: spec, config: config, preparer: preparer, metadata: metadata}, nil
+	return &model{spec: spec, config: config, preparer: preparer, metadata: metadata, window: newWindow(places(config))}, nil
+}
+
+// places is how many requests of a model are inside Triton at once: two full
+// batches for each of its instances, one that runs and one that gathers.
+func places(config *kserve.ModelConfig) int {
+	instances := 0
+	for _, group := range config.InstanceGroup {
+		instances += int(max(group.Count, 1))
+	}
+	return 2 * int(config.MaxBatchSize) * max(instances, 1)
 }
 
 // find looks a model up by its name or an alias.

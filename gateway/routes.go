@@ -88,8 +88,8 @@ func (g *Gateway) ping(*fiber.Ctx) error {
 	}
 	var unready []string
 	for _, m := range g.models.list {
-		if reason := m.health.unready(); reason != "" {
-			unready = append(unready, fmt.Sprintf("%s: %s", m.spec.Name, reason))
+		if trouble := m.health.trouble.Load(); trouble != nil {
+			unready = append(unready, fmt.Sprintf("%s: %s", m.spec.Name, trouble.reason))
 		}
 	}
 	if unready != nil {

@@ -165,9 +165,10 @@ func TestRefusesToServeAContradiction(t *testing.T) {
 }
 
 // Readiness follows inference: off while it fails, on again without help, and a
-// model whose process is gone is loaded anew.
+// model whose process is gone is loaded anew. Requests wait meanwhile: until their
+// deadline, or until they are served.
 func TestReadinessFollowsInference(t *testing.T) {
-	r := run(t, nil)
+	r := run(t, func(c *Config) { c.RequestTimeout = 2 * time.Second })
 	var fails atomic.Bool
 	var reason atomic.Pointer[string]
 	r.triton.Update(func(s *tritontest.Server) {
@@ -187,13 +188,18 @@ func TestReadinessFollowsInference(t *testing.T) {
 		a := do(t, r.request(t, http.MethodGet, "/ping", ""))
 		wantFailure(t, a, http.StatusServiceUnavailable, CodeBackendUnavailable, "small")
 		wantFailure(t, r.post(t, "/invocations", goodTile), http.StatusServiceUnavailable, CodeBackendUnavailable, "small")
-		fails.Store(false)
-		r.await(t, http.StatusOK)
-		if a := r.post(t, "/invocations", goodTile); a.status != http.StatusOK {
-			t.Errorf("after %q: %d %s", text, a.status, a.raw)
+		parked := make(chan answered, 1)
+		go func() { parked <- r.post(t, "/invocations", goodTile) }()
+		for r.models.list[0].window.parked() == 0 {
+			time.Sleep(time.Millisecond)
 		}
+		fails.Store(false)
+		if a := <-parked; a.status != http.StatusOK {
+			t.Errorf("a request that waited while %q: %d %s", text, a.status, a.raw)
+		}
+		r.await(t, http.StatusOK)
 	}
-	if !strings.Contains(r.log.String(), "process is gone") {
+	if !strings.Contains(r.log.String(), "its process is gone") {
 		t.Error("the log does not tell of the reload")
 	}
 }

@@ -133,6 +133,10 @@ func (r *Request) name(err *Error) *Error {
 // ModelName is the request's model_name, empty when it has none.
 func (r *Request) ModelName() (string, error) { return r.optionalText(modelName) }
 
+// SlideName is the text of slide_name as it was sent, empty when there is none.
+// It aliases the body.
+func (r *Request) SlideName() []byte { return r.fields[slideName].raw }
+
 // Mode is the request's mode, empty when it has none.
 func (r *Request) Mode() (string, error) { return r.optionalText(modeField) }
 

@@ -49,6 +49,7 @@ func New(target string, o Options) (*Client, error) {
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // co-located
 		grpc.WithNoProxy(),
 		grpc.WithDisableRetry(),
+		grpc.WithStatsHandler(sendWatcher{}),
 		grpc.WithInitialWindowSize(window),
 		grpc.WithInitialConnWindowSize(window),
 		grpc.WithWriteBufferSize(bufferSize),

@@ -155,6 +155,10 @@ func TestErrorsAreClassified(t *testing.T) {
 			if got := kindOf(t, err); got != c.want {
 				t.Errorf("%v is %v, want %v", err, got, c.want)
 			}
+			var sent *tritonclient.Error
+			if !errors.As(err, &sent) || !sent.Sent {
+				t.Errorf("%v came from the server, yet it was never sent", err)
+			}
 			if !strings.Contains(err.Error(), c.message) || !strings.Contains(err.Error(), `"m"`) {
 				t.Errorf("%q does not hold Triton's message and the model", err)
 			}
@@ -193,6 +197,10 @@ func TestNoServerIsUnavailableAndALaterOneIsFound(t *testing.T) {
 	defer client.Close()
 	if _, err := client.ServerLive(t.Context()); kindOf(t, err) != tritonclient.Unavailable {
 		t.Fatalf("got %v, want unavailable", err)
+	}
+	var unsent *tritonclient.Error
+	if _, err := client.Infer(t.Context(), request()); !errors.As(err, &unsent) || unsent.Kind != tritonclient.Unavailable || unsent.Sent {
+		t.Fatalf("got %#v, want one that was never sent", err)
 	}
 	server := &tritontest.Server{ID: "moved"}
 	address.Store(server.Start(t))

@@ -71,6 +71,9 @@ type Error struct {
 	Model string // empty for RPCs about the server
 	Kind  Kind
 	Code  codes.Code
+	// Sent tells whether any of the request may have reached the server. One that
+	// was never sent cannot have done anything there, and may be sent again.
+	Sent bool
 	// Detail is Triton's or gRPC's own text, or what was wrong with an answer.
 	// It can hold paths of the server and a Python traceback: it is for the log,
 	// never for a caller.
@@ -91,7 +94,7 @@ func wrap(ctx context.Context, op, model string, err error) error {
 		return nil
 	}
 	s := status.Convert(err)
-	return &Error{Op: op, Model: model, Kind: kindOf(ctx, s), Code: s.Code(), Detail: s.Message()}
+	return &Error{Op: op, Model: model, Kind: kindOf(ctx, s), Code: s.Code(), Sent: wasSent(ctx), Detail: s.Message()}
 }
 
 func kindOf(ctx context.Context, s *status.Status) Kind {

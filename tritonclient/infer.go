@@ -63,13 +63,14 @@ func (c *Client) Infer(ctx context.Context, req *InferRequest) ([]Tensor, error)
 	for i, out := range req.Outputs {
 		message.Outputs[i] = &kserve.ModelInferRequest_InferRequestedOutputTensor{Name: out.Name}
 	}
+	ctx = watchSending(ctx)
 	answer, err := c.rpc.ModelInfer(ctx, message)
 	if err != nil {
 		return nil, wrap(ctx, op, req.Model, err)
 	}
 	outputs, err := check(answer, req)
 	if err != nil {
-		return nil, &Error{Op: op, Model: req.Model, Kind: BadOutput, Code: codes.OK, Detail: err.Error()}
+		return nil, &Error{Op: op, Model: req.Model, Kind: BadOutput, Code: codes.OK, Sent: true, Detail: err.Error()}
 	}
 	return outputs, nil
 }
