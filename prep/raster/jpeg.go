@@ -160,9 +160,9 @@ func (j *jpegReader) application(marker byte, s []byte) bool {
 		}
 	case marker == 0xe1 && has("Exif\x00\x00"):
 		if j.exif == nil {
-			j.exif = s
+			j.exif = s[:len(s):len(s)] // to be appended to elsewhere
 		} else {
-			j.exif = append(bytes.Clone(j.exif), s[6:]...)
+			j.exif = append(j.exif, s[6:]...)
 		}
 	case marker == 0xe2 && has("ICC_PROFILE\x00"):
 		if j.icc == nil || bytes.Compare(s, j.icc) < 0 {
