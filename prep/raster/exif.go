@@ -18,7 +18,7 @@ func readableResolution(exif []byte) bool {
 	}
 	var order binary.ByteOrder
 	switch string(exif[:4]) {
-	case "MM\x00\x2a", "MM\x2a\x00":
+	case "MM\x00\x2a", "MM\x2a\x00", "MM\x00\x2b": // the last is BigTIFF, but read as TIFF
 		order = binary.BigEndian
 	case "II\x2a\x00", "II\x00\x2a":
 		order = binary.LittleEndian

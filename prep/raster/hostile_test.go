@@ -90,6 +90,13 @@ func manyFrames(t testing.TB, n int) []byte {
 	return out
 }
 
+// manyChunks has n unknown ones behind the picture.
+func manyChunks(t testing.TB, n int) []byte {
+	out := append(testImage(t, "webp_lossy_alpha.webp"), bytes.Repeat([]byte("ABCD\x00\x00\x00\x00"), n)...)
+	binary.LittleEndian.PutUint32(out[4:], uint32(len(out)-8))
+	return out
+}
+
 func TestHostile(t *testing.T) {
 	rows := compressed(t, make([]byte, 224*(1+3*224)))
 	many := func(n int, name, body string) []byte {
@@ -111,7 +118,13 @@ func TestHostile(t *testing.T) {
 		{"png of 500,000 unknown chunks", many(500_000, "abCd", "x"), -1},
 		{"jpeg 64250x64250", jpegClaiming(t, 64250, 64250), WrongSize},
 		{"jpeg of 1,000 scans", manyScans(t, 1000), Unsupported},
+		{"jpeg of 1,000,000 streams", append(bytes.Repeat([]byte{0xff, 0xd8, 0xff, 0xd9}, 1_000_000), testImage(t, "jpeg_420.jpg")...), Unsupported},
+		{"jpeg of 500,000 Exif segments", append(append([]byte{0xff, 0xd8}, bytes.Repeat([]byte("\xff\xe1\x00\x0aExif\x00\x00xx"), 500_000)...),
+			testImage(t, "jpeg_420.jpg")[2:]...), -1},
 		{"webp of 10,000 frames", manyFrames(t, 10_000), Unsupported},
+		{"webp of 300,000 frames", manyFrames(t, 300_000), Unsupported},
+		{"webp of 1,000,000 chunks", manyChunks(t, 1_000_000), Unsupported},
+		{"webp with 8 MB behind it", append(testImage(t, "webp_lossy_alpha.webp"), make([]byte, 8<<20)...), -1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dst := make([]byte, 3*224*224)

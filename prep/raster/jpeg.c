@@ -125,8 +125,10 @@ int hg_jpeg_read(const uint8_t *file, size_t size, size_t width, size_t height, 
 	j.progress = &progress.pub;
 
 	// A file may hold tables in a stream of their own before the picture's.
-	int header;
+	int header, streams = 0;
 	do {
+		if (++streams > max_scans)
+			longjmp(error.fail, HG_TOO_MUCH);
 		while ((header = jpeg_read_header(&j, FALSE)) == JPEG_SUSPENDED)
 			if (!feed(&j))
 				on_error((j_common_ptr)&j);

@@ -160,9 +160,9 @@ func (j *jpegReader) application(marker byte, s []byte) bool {
 		}
 	case marker == 0xe1 && has("Exif\x00\x00"):
 		if j.exif == nil {
-			j.exif = s
+			j.exif = s[:len(s):len(s)] // to be appended to elsewhere
 		} else {
-			j.exif = append(bytes.Clone(j.exif), s[6:]...)
+			j.exif = append(j.exif, s[6:]...)
 		}
 	case marker == 0xe2 && has("ICC_PROFILE\x00"):
 		if j.icc == nil || bytes.Compare(s, j.icc) < 0 {
@@ -181,6 +181,7 @@ func (j *jpegReader) application(marker byte, s []byte) bool {
 func photoshop(s []byte) bool {
 	at := 14
 	for at+6 <= len(s) && string(s[at:at+4]) == "8BIM" {
+		code := binary.BigEndian.Uint16(s[at+4:])
 		at += 6
 		if at >= len(s) {
 			return false
@@ -191,7 +192,11 @@ func photoshop(s []byte) bool {
 			return true
 		}
 		size := int(binary.BigEndian.Uint32(s[at:]))
-		at += 4 + size
+		at += 4
+		if code == 0x3ed && min(size, len(s)-at) < 14 { // a resolution of too few bytes
+			return true
+		}
+		at += size
 		at += at & 1
 	}
 	return true

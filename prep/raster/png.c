@@ -46,6 +46,9 @@ static void set_passes(hg_passes *p, const hg_png_layout *png) {
 
 // inflate_whole takes the common case at once: one sound stream that holds
 // exactly the rows. It fails on everything else, of which nothing follows.
+// What it takes zlib takes too, but for streams with the codes that deflate
+// reserves (two lengths, two distances, and room for more than there are),
+// which libdeflate reads and no encoder writes.
 static int inflate_whole(const uint8_t *file, const hg_png_span *spans, size_t count, uint8_t *out, size_t bytes) {
 	const uint8_t *in = file + spans[0].offset;
 	uint8_t *joined = NULL;

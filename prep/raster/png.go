@@ -46,7 +46,7 @@ func readPNG(data []byte, width, height int, t Target, portable bool) error {
 	if len(spans) > 1 && spans[len(spans)-1].end > len(data) {
 		layout.stepwise = 1
 	}
-	unseen := p.kind.colour == 3 && !p.hasPalette
+	kind, hasPalette := p.kind, p.hasPalette // those at the picture; headers may follow it
 	parts := make([]C.hg_png_span, len(spans))
 	for i, s := range spans {
 		parts[i] = C.hg_png_span{offset: C.size_t(s.start), size: C.size_t(min(s.end, len(data)) - s.start)}
@@ -58,9 +58,7 @@ func readPNG(data []byte, width, height int, t Target, portable bool) error {
 	if err := refused(PNG, status); err != nil {
 		return err
 	}
-	// Pillow looks for the transparent one among the colours of a palette that
-	// is not there, and fails.
-	if !p.close(spans[last]) || unseen && p.oneTransparent {
+	if !p.close(spans[last]) || !p.transparent.convertible(kind, hasPalette) {
 		return damaged(PNG)
 	}
 	return nil
@@ -100,7 +98,7 @@ func (p *pngReader) layout() (C.hg_png_layout, *[768]byte, bool) {
 		if len(p.palette) >= 3*257 || kind.colour == 2 || kind.colour == 6 || kind == (pngKind{1, 0}) || kind == (pngKind{16, 4}) {
 			return l, nil, false
 		}
-		for i := range 256 / scale {
+		for i := range 255/scale + 1 {
 			if at := 3 * i * scale; at+3 <= len(p.palette) {
 				copy(lut[3*i:3*i+3], p.palette[at:])
 			}

@@ -19,9 +19,9 @@ type pngReader struct {
 	kind          pngKind
 	interlaced    bool
 
-	palette        []byte // of data; bytes behind the last whole colour do not count
-	hasPalette     bool
-	oneTransparent bool // tRNS makes exactly one colour of the palette transparent
+	palette     []byte // of data; bytes behind the last whole colour do not count
+	hasPalette  bool
+	transparent transparent
 
 	// APNG.
 	frames   int64 // 0 if not an animation
@@ -44,6 +44,32 @@ func (k pngKind) known() bool {
 		return k.depth == 8 || k.depth == 16
 	}
 	return false
+}
+
+// transparent is what the last tRNS makes transparent. Alpha is dropped, but
+// Pillow converts the transparent colour as well, and may fail in it.
+type transparent int
+
+const (
+	noColour transparent = iota // or several of a palette
+	oneSample
+	oneRGB
+	oneWideRGB // with a sample over 255
+)
+
+// convertible says whether Pillow can convert the transparent colour together
+// with a picture of a kind. It fails where the colour is of the kind that
+// another header gave, or of a palette that there is not.
+func (t transparent) convertible(kind pngKind, hasPalette bool) bool {
+	switch {
+	case kind.colour == 3 && !hasPalette:
+		return t == noColour
+	case kind.colour == 3:
+		return t != oneWideRGB
+	case kind.colour == 0 && kind.depth > 1:
+		return t < oneRGB
+	}
+	return true
 }
 
 const noSequence = -2 // before the first fcTL; no number precedes it
@@ -279,16 +305,24 @@ func (p *pngReader) header13(b []byte) bool {
 func (p *pngReader) transparency(b []byte) bool {
 	switch {
 	case p.kind.colour == 3:
-		// One colour is transparent, all others are opaque. The pattern that
-		// Pillow matches has a $ that also stands before a last line feed.
+		// The pattern that Pillow matches has a $ that also stands before a
+		// last line feed.
 		b = bytes.TrimSuffix(b, []byte("\n"))
-		p.oneTransparent = bytes.Count(b, []byte{0}) == 1 && bytes.Count(b, []byte{0xff}) == len(b)-1
+		p.transparent = noColour
+		if bytes.Count(b, []byte{0}) == 1 && bytes.Count(b, []byte{0xff}) == len(b)-1 {
+			p.transparent = oneSample
+		}
 	case p.kind.colour == 0 && p.kind.depth != 0:
-		p.oneTransparent = true
+		p.transparent = oneSample
 		return len(b) >= 2
 	case p.kind == (pngKind{8, 2}) || p.kind == (pngKind{16, 2}):
-		p.oneTransparent = true
-		return len(b) >= 6
+		if len(b) < 6 {
+			return false
+		}
+		p.transparent = oneRGB
+		if b[0]|b[2]|b[4] != 0 {
+			p.transparent = oneWideRGB
+		}
 	}
 	return true
 }

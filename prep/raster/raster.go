@@ -1,6 +1,9 @@
 // Package raster decodes an encoded tile into 8-bit RGB samples, exactly as
 // Pillow's Image.open(f).convert("RGB") does, or refuses it. It never yields
-// other pixels than Pillow's and never a picture where Pillow refuses.
+// other pixels than Pillow's and never a picture where Pillow refuses. Two things
+// are otherwise on purpose: a PNG whose only fault is an ancillary chunk that
+// inflates to more than Pillow takes is read, since such chunks are never
+// inflated; and 16-bit grey, which Pillow clips to white, is refused.
 //
 // A tile has a known size: it is read from the file's header, and a file of
 // another size is refused before a pixel is decoded or memory is allocated.

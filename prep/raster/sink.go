@@ -25,7 +25,7 @@ func (t Target) pointers() (table, dst unsafe.Pointer) {
 // How much of a file is read. What writers make is far below: some ten scans,
 // hundreds of frames, chunks of several KB; what is above is made to cost time.
 const (
-	maxParts  = 10_000 // chunks with the data of a PNG's picture
+	maxParts  = 10_000 // chunks with the data of a PNG's picture, and all of a WebP
 	maxScans  = 100    // of a JPEG
 	maxFrames = 1_000  // of an animated WebP, although only the first is decoded
 )
@@ -37,7 +37,7 @@ func refused(format Format, status C.int) error {
 		return nil
 	case C.HG_TOO_MUCH:
 		if format == WebP {
-			return refuse(Unsupported, format, "the WebP animation has more than %d frames; send a still image", maxFrames)
+			return tooManyFrames()
 		}
 		return refuse(Unsupported, format, "the JPEG has more than %d scans; send a baseline JPEG", maxScans)
 	case C.HG_MEMORY:
@@ -45,6 +45,10 @@ func refused(format Format, status C.int) error {
 	default:
 		return damaged(format)
 	}
+}
+
+func tooManyFrames() error {
+	return refuse(Unsupported, WebP, "the WebP has more than %d frames or %d chunks; send a still image", maxFrames, maxParts)
 }
 
 func damaged(format Format) error {

@@ -27,6 +27,10 @@ func decodeWebP(data []byte, width, height int, t Target) error {
 	if w != width || h != height {
 		return wrongSize(WebP, w, h, width, height)
 	}
+	// libwebp keeps a record of every chunk before it tells their number.
+	if chunks, frames := webpParts(data); chunks > maxParts || frames > maxFrames {
+		return tooManyFrames()
+	}
 	table, dst := t.pointers()
 	return refused(WebP, C.hg_webp_read((*C.uint8_t)(unsafe.SliceData(data)), C.size_t(len(data)), C.size_t(width), C.size_t(height),
 		maxFrames, C.int(t.Layout), table, dst))
@@ -49,6 +53,22 @@ func webpSize(data []byte) (width, height int, ok bool) {
 		return uint24(b[4:]) + 1, uint24(b[7:]) + 1, true
 	}
 	return 0, 0, false
+}
+
+// webpParts counts the chunks and those of them that are an animation's frames,
+// not far beyond what is taken.
+func webpParts(data []byte) (chunks, frames int) {
+	if end := 8 + int(binary.LittleEndian.Uint32(data[4:])); end < len(data) {
+		data = data[:end] // what is behind is no part of it
+	}
+	for at := 12; len(data)-at >= 8 && chunks <= maxParts; chunks++ {
+		if string(data[at:at+4]) == "ANMF" {
+			frames++
+		}
+		n := int(binary.LittleEndian.Uint32(data[at+4:]))
+		at += 8 + n + n&1
+	}
+	return chunks, frames
 }
 
 func uint24(b []byte) int {

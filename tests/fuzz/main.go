@@ -41,7 +41,7 @@ const (
 
 // maxPixels bounds the mutants whose header asks for a larger picture: they are
 // decoded neither here nor by Pillow.
-const maxPixels = 1 << 21
+const maxPixels = 1 << 19
 
 var formats = []raster.Format{raster.PNG, raster.JPEG, raster.WebP}
 
@@ -99,7 +99,7 @@ func run(o options) (bool, error) {
 	var (
 		mu     sync.Mutex
 		totals [3]tally
-		memory residence
+		memory []string
 		group  errgroup
 	)
 	for w := range o.workers {
@@ -127,8 +127,8 @@ func run(o options) (bool, error) {
 				}
 				mu.Lock()
 				totals[format].add(result)
-				if i == first+(last-first)/10 {
-					memory.early = resident()
+				if k := i - first; (k+1)%((last-first+4)/5) == 0 {
+					memory = append(memory, fmt.Sprint(resident()>>20))
 				}
 				mu.Unlock()
 			}
@@ -138,12 +138,12 @@ func run(o options) (bool, error) {
 	if err := group.wait(); err != nil {
 		return false, err
 	}
-	memory.late = resident()
+	memory = append(memory, fmt.Sprint(resident()>>20))
 	return report(totals, memory, time.Since(start)) || o.only >= 0 && totals[o.only%3].disagreed == 0, nil
 }
 
 // report prints the shares and says whether the run is a pass.
-func report(totals [3]tally, memory residence, took time.Duration) bool {
+func report(totals [3]tally, memory []string, took time.Duration) bool {
 	pass := true
 	for i, t := range totals {
 		accepted := float64(t.accepted) / float64(max(t.mutants, 1))
@@ -153,8 +153,7 @@ func report(totals [3]tally, memory residence, took time.Duration) bool {
 			formats[i], t.mutants, 100*accepted, 100*changed, t.refused, t.purposely, t.disagreed)
 		pass = pass && t.disagreed == 0 && accepted >= wantAccepted && changed >= wantChanged
 	}
-	fmt.Printf("%.0f s, resident memory %d MB after a tenth of the run and %d MB at its end\n",
-		took.Seconds(), memory.early>>20, memory.late>>20)
+	fmt.Printf("%.0f s; resident memory after each fifth of the run: %s MB\n", took.Seconds(), strings.Join(memory, ", "))
 	return pass
 }
 
@@ -241,10 +240,8 @@ func (d decoded) purposely() bool {
 	return errors.As(d.err, &refused) && refused.Kind == raster.Unsupported
 }
 
-// residence is the resident memory of this process after a tenth of the run and
-// at its end, without what Go only keeps for later.
-type residence struct{ early, late int64 }
-
+// resident is the resident memory of this process, without what Go only keeps
+// for later.
 func resident() int64 {
 	debug.FreeOSMemory()
 	statm, err := os.ReadFile("/proc/self/statm")

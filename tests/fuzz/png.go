@@ -134,8 +134,12 @@ func repairFilters(header, rows []byte) {
 }
 
 func deflate(rows []byte, r *random) []byte {
+	return zlibOf(rows, r.IntN(11)-1) // from the default to the best
+}
+
+func zlibOf(rows []byte, level int) []byte {
 	var out bytes.Buffer
-	z, err := zlib.NewWriterLevel(&out, r.IntN(11)-1) // from the default to the best
+	z, err := zlib.NewWriterLevel(&out, level)
 	if err == nil {
 		_, err = z.Write(rows)
 	}

@@ -51,6 +51,9 @@ def files(tile: Image.Image) -> list[bytes]:
         save(alpha, "WEBP", lossless=True, exact=True)
         save(alpha, "WEBP", quality=80, save_all=True, append_images=[alpha.rotate(180)])
         save(rgb.convert("P"), "WEBP", lossless=True)
+    # More than the 64 KiB of a file that Pillow hands to a decoder at a time.
+    for progressive in (False, True):
+        save(tile, "JPEG", quality=100, subsampling=0, progressive=progressive)
     return made
 
 

@@ -157,7 +157,7 @@ static void jpeg(const uint8_t *seed, size_t size) {
 	size_t width = 1, height = 1;
 	int components = 3;
 	for (size_t i = 0; i + 10 < size; i++) // before the mutation: as Go has read it, mostly
-		if (file[i] == 0xff && (file[i + 1] == 0xc0 || file[i + 1] == 0xc1 || file[i + 1] == 0xc2 || file[i + 1] == 0xc9 || file[i + 1] == 0xca)) {
+		if (file[i] == 0xff && memchr("\xc0\xc1\xc2\xc9\xca", file[i + 1], 5)) {
 			height = (size_t)file[i + 5] << 8 | file[i + 6], width = (size_t)file[i + 7] << 8 | file[i + 8];
 			components = file[i + 9];
 		}
