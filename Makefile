@@ -30,10 +30,11 @@ test: build ## every test, those on the real Triton included
 	go vet ./...
 	exec $(TIED) go test -race -shuffle=on -p 1 -timeout 20m -exec '$(TIED)' ./...
 
-fuzz: export FUZZ_MUTANTS ?= 200000
-fuzz: setup ## FUZZ_MUTANTS (200000) broken requests for stage 1
+fuzz: FUZZ_MUTANTS ?= 200000
+fuzz: FUZZ_SEED ?= 1
+fuzz: setup ## FUZZ_MUTANTS (200000) mutated images, ours against Pillow, from FUZZ_SEED (1)
 	go build -o build/fuzz ./tests/fuzz
-	exec $(TIED) build/fuzz
+	exec $(TIED) build/fuzz -n $(FUZZ_MUTANTS) -seed $(FUZZ_SEED)
 
 lint: setup $(LINTER) ## golangci-lint (gofmt included), ruff, shellcheck
 	$(LINTER) run ./...

@@ -85,7 +85,7 @@ func manyFrames(t testing.TB, n int) []byte {
 	const pixel = "VP8L\x0d\x00\x00\x00\x2f\x00\x00\x00\x00\x07\x10\x11\x11\x88\x88\xfe\x07\x00"
 	frame := binary.LittleEndian.AppendUint32([]byte("ANMF"), uint32(16+len(pixel)))
 	frame = append(append(frame, make([]byte, 16)...), pixel...)
-	out := append(data[:at+size:at+size], bytes.Repeat(frame, n-1)...)
+	out := slices.Concat(data[:at+size], bytes.Repeat(frame, n-1))
 	binary.LittleEndian.PutUint32(out[4:], uint32(len(out)-8))
 	return out
 }

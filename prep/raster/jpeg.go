@@ -6,6 +6,7 @@ import "C"
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"strings"
 	"unsafe"
 )
@@ -160,7 +161,7 @@ func (j *jpegReader) application(marker byte, s []byte) bool {
 		}
 	case marker == 0xe1 && has("Exif\x00\x00"):
 		if j.exif == nil {
-			j.exif = s[:len(s):len(s)] // to be appended to elsewhere
+			j.exif = slices.Clip(s) // to be appended to elsewhere
 		} else {
 			j.exif = append(j.exif, s[6:]...)
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -124,7 +125,7 @@ func loadSeeds(python string) ([3][]picture, error) {
 	}
 	tiles, err := filepath.Glob("tests/testdata/tiles/*.png")
 	if err != nil || len(files) == 0 || len(tiles) == 0 {
-		return seeds, fmt.Errorf("no pictures under tests/testdata; run this at the root of the repository (%v)", err)
+		return seeds, errors.New("no pictures under tests/testdata; run this at the root of the repository")
 	}
 	for _, path := range append(files, tiles...) {
 		data, err := os.ReadFile(path)

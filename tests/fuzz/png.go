@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 	"io"
+	"slices"
 )
 
 type pngChunk struct {
@@ -222,7 +223,7 @@ func restructurePNG(chunks []pngChunk, image int, r *random) []pngChunk {
 			made = append(made, pngChunk{name: "acTL", body: []byte{0, 0, 0, byte(r.IntN(4)), 0, 0, 0, 0}})
 		}
 		at := min(1+r.IntN(image+1), len(chunks))
-		rest := append(made, chunks[at:]...)
+		rest := slices.Concat(made, chunks[at:])
 		chunks = append(chunks[:at:at], rest...)
 		if chance(r, 3) { // the picture's data as those of the frame
 			for i := range chunks {
