@@ -107,9 +107,16 @@ def seeds():
 
     pick = random.Random(7)
     width, height = 21, 18
-    rgb = Image.frombytes("RGB", (width, height), bytes(
-        (40 * x // width * (c + 1) + 3 * y + pick.randrange(24)) % 256
-        for y in range(height) for x in range(width) for c in range(3)))
+    rgb = Image.frombytes(
+        "RGB",
+        (width, height),
+        bytes(
+            (40 * x // width * (c + 1) + 3 * y + pick.randrange(24)) % 256
+            for y in range(height)
+            for x in range(width)
+            for c in range(3)
+        ),
+    )
     grey, bilevel, palette = rgb.convert("L"), rgb.convert("1"), rgb.quantize(40)
     la, rgba = rgb.convert("LA"), rgb.convert("RGBA")
     alpha = grey.point(lambda v: 255 - v)
@@ -125,14 +132,25 @@ def seeds():
     yield "big.tif", saved(rgb, "TIFF", big_tiff=True, compression="tiff_adobe_deflate")
     yield "big-raw.tif", saved(palette, "TIFF", big_tiff=True)
     for compression in ("jpeg", "group3", "group4"):
-        yield f"refused-{compression}.tif", saved(
-            bilevel if compression.startswith("group") else rgb, "TIFF", compression=compression)
+        yield (
+            f"refused-{compression}.tif",
+            saved(bilevel if compression.startswith("group") else rgb, "TIFF", compression=compression),
+        )
     for mode in ("I;16", "I", "F", "CMYK", "YCbCr", "LAB"):
         image = (grey.convert("I") if mode == "I;16" else grey if mode in "IF" else rgb).convert(mode)
         yield f"refused-{mode}.tif", saved(image, "TIFF")
     for order in "<>":
-        base = {256: (3, [width]), 257: (3, [height]), 262: (3, [2]), 277: (3, [3]), 282: (5, [72, 1]),
-                283: (5, [72, 1]), 296: (3, [2]), 270: (2, b"a picture\0"), 254: (4, [0])}
+        base = {
+            256: (3, [width]),
+            257: (3, [height]),
+            262: (3, [2]),
+            277: (3, [3]),
+            282: (5, [72, 1]),
+            283: (5, [72, 1]),
+            296: (3, [2]),
+            270: (2, b"a picture\0"),
+            254: (4, [0]),
+        }
         lines = [rgb.tobytes()[3 * width * y :][: 3 * width] for y in range(height)]
         wide = [struct.pack(f"{order}{3 * width}H", *(v * 256 + 99 for v in line)) for line in lines]
         strip7 = lambda rows: [b"".join(rows[i : i + 7]) for i in range(0, height, 7)]
@@ -140,14 +158,28 @@ def seeds():
         yield f"rgb16{order}.tif", tiff(order, base | {258: (3, [16] * 3), 278: (3, [7])}, strip7(wide))
         pack = {258: (3, [8] * 3), 259: (3, [8]), 278: (3, [7]), 317: (3, [2])}
         yield f"predicted{order}.tif", tiff(order, base | pack, [zlib.compress(s) for s in strip7(difference(rgb))])
-        yield f"predicted16{order}.tif", tiff(
-            order, base | pack | {258: (3, [16] * 3)}, [zlib.compress(s) for s in strip7(difference(rgb, 2, order))])
-        yield f"premultiplied{order}.tif", tiff(
-            order, base | {258: (3, [8] * 4), 277: (3, [4]), 338: (3, [1])}, [rgba.tobytes()])
-        yield f"extra{order}.tif", tiff(order, base | {258: (3, [8] * 4), 277: (3, [4]), 338: (3, [0])}, [rgba.tobytes()])
-        yield f"deep{order}.tif", tiff(
-            order, base | {258: (3, [16] * 4), 277: (3, [4]), 338: (3, [2])},
-            [bytes(v for sample in rgba.tobytes() for v in (sample, sample ^ 85))])
+        yield (
+            f"predicted16{order}.tif",
+            tiff(
+                order, base | pack | {258: (3, [16] * 3)}, [zlib.compress(s) for s in strip7(difference(rgb, 2, order))]
+            ),
+        )
+        yield (
+            f"premultiplied{order}.tif",
+            tiff(order, base | {258: (3, [8] * 4), 277: (3, [4]), 338: (3, [1])}, [rgba.tobytes()]),
+        )
+        yield (
+            f"extra{order}.tif",
+            tiff(order, base | {258: (3, [8] * 4), 277: (3, [4]), 338: (3, [0])}, [rgba.tobytes()]),
+        )
+        yield (
+            f"deep{order}.tif",
+            tiff(
+                order,
+                base | {258: (3, [16] * 4), 277: (3, [4]), 338: (3, [2])},
+                [bytes(v for sample in rgba.tobytes() for v in (sample, sample ^ 85))],
+            ),
+        )
         for bits in (1, 2, 4, 8):
             row = (width * bits + 7) // 8
             data = bytes(pick.randrange(256) for _ in range(row * height))
@@ -155,29 +187,48 @@ def seeds():
             for photometric in (0, 1):
                 yield f"grey{bits}-{photometric}{order}.tif", tiff(order, one | {262: (3, [photometric])}, [data])
             colours = [pick.randrange(65536) for _ in range(3 << bits)]
-            yield f"palette{bits}{order}.tif", tiff(
-                order, one | {259: (3, [8]), 262: (3, [3]), 320: (3, colours)}, [zlib.compress(data)])
+            yield (
+                f"palette{bits}{order}.tif",
+                tiff(order, one | {259: (3, [8]), 262: (3, [3]), 320: (3, colours)}, [zlib.compress(data)]),
+            )
         tiles = []
         for y in range(0, height, 16):
             for x in range(0, width, 16):
                 tiles.append(rgb.crop((x, y, x + 16, y + 16)).tobytes())
         tiled = base | {258: (3, [8] * 3), 322: (3, [16]), 323: (3, [16])}
         yield f"tiles{order}.tif", tiff(order, tiled, tiles, 324, 325)
-        yield f"tiles-deflate{order}.tif", tiff(
-            order, tiled | {259: (3, [8])}, [zlib.compress(t) for t in tiles], 324, 325)
+        yield (
+            f"tiles-deflate{order}.tif",
+            tiff(order, tiled | {259: (3, [8])}, [zlib.compress(t) for t in tiles], 324, 325),
+        )
         xmp = b'<x tiff:Orientation="6"/>'
         yield f"xmp{order}.tif", tiff(order, base | {258: (3, [8] * 3), 700: (1, xmp)}, [rgb.tobytes()])
-        yield f"exif{order}.tif", tiff(
-            order, base | {258: (3, [8] * 3), 274: (3, [6]), 700: (1, xmp), 34665: (4, [8]), 34675: (7, bytes(64))},
-            [rgb.tobytes()])
+        yield (
+            f"exif{order}.tif",
+            tiff(
+                order,
+                base | {258: (3, [8] * 3), 274: (3, [6]), 700: (1, xmp), 34665: (4, [8]), 34675: (7, bytes(64))},
+                [rgb.tobytes()],
+            ),
+        )
     for mode in ("1", "L", "P", "RGB"):
         yield f"{mode}.bmp", saved(images[mode], "BMP")
         yield f"{mode}.gif", saved(images[mode], "GIF", interlace=0)
         yield f"{mode}-interlaced.gif", saved(images[mode], "GIF", interlace=1)
     yield "rgba.bmp", saved(rgba, "BMP")
     yield "transparent.gif", saved(palette, "GIF", transparency=3)
-    yield "animated.gif", saved(palette, "GIF", save_all=True, append_images=[palette.rotate(180)], loop=0, duration=40,
-                                comment=b"two frames")
+    yield (
+        "animated.gif",
+        saved(
+            palette,
+            "GIF",
+            save_all=True,
+            append_images=[palette.rotate(180)],
+            loop=0,
+            duration=40,
+            comment=b"two frames",
+        ),
+    )
     small = saved(palette.crop((0, 0, 13, 9)), "GIF")
     placed = bytearray(small)
     placed[6:10] = struct.pack("<HH", width, height)
@@ -190,7 +241,10 @@ def seeds():
     bits = local[10] & 7
     table = local[13 : 13 + (6 << bits)]
     frame = bytes(local).index(b",\0\0\0\0" + struct.pack("<HH", width, height))
-    yield "local.gif", bytes(local[: frame + 9]) + bytes([0x80 | bits]) + bytes(v ^ 255 for v in table) + bytes(local[frame + 10 :])
+    yield (
+        "local.gif",
+        bytes(local[: frame + 9]) + bytes([0x80 | bits]) + bytes(v ^ 255 for v in table) + bytes(local[frame + 10 :]),
+    )
     stride = lambda bits: (width * bits + 31) // 32 * 4
 
     def bmp(bits, header=40, compression=0, colours=b"", flip=False, masks=b"", used=0):
@@ -221,7 +275,10 @@ def seeds():
     yield "masks40.bmp", bmp(32, compression=3, masks=masks[:12])
     for header in (52, 56, 108, 124):
         yield f"masks{header}.bmp", bmp(32, header=header, compression=3, masks=masks)
-    yield "masks-abgr.bmp", bmp(32, header=124, compression=3, masks=struct.pack("<IIII", 0xFF, 0xFF00, 0xFF0000, 0xFF000000))
+    yield (
+        "masks-abgr.bmp",
+        bmp(32, header=124, compression=3, masks=struct.pack("<IIII", 0xFF, 0xFF00, 0xFF0000, 0xFF000000)),
+    )
     yield "rle8.bmp", bmp(8, compression=1, colours=colours)
 
 

@@ -92,7 +92,7 @@ def check(path):
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(1)
     tiles = rng.uniform(-3, 3, (48, 3, TILE, TILE)).astype(np.float32)
-    run = lambda x: session.run(None, {"tile": x})[0]  # noqa: E731
+    run = lambda x: session.run(None, {"tile": x})[0]
     alone = np.concatenate([run(tiles[i : i + 1]) for i in range(48)])
     for size in range(2, 49):
         if run(tiles[:size]).tobytes() != alone[:size].tobytes():
