@@ -23,6 +23,10 @@ const (
 	// to stop; the guard's patience is longer.
 	tritonExitTimeout = 3 * time.Second
 
+	// A first start is tried again: somebody may have taken a port that was free
+	// a moment before.
+	tritonFirstStarts = 3
+
 	tritonBackoffMin = 250 * time.Millisecond
 	tritonBackoffMax = 10 * time.Second
 	tritonPollEvery  = 50 * time.Millisecond
@@ -60,18 +64,20 @@ func (t *child) setAddress(address string) {
 	t.mu.Unlock()
 }
 
-// run keeps a server running until the context ends, then stops it. The first
-// start that fails is an error: a command that cannot run at all is a mistake
-// in the configuration. Later ones are tried again.
+// run keeps a server running until the context ends, then stops it. A server
+// that cannot be brought up at all is an error: its command is a mistake in the
+// configuration. One that was live before is tried again for ever.
 func (t *child) run(ctx context.Context) error {
+	everLive := false
 	backoff := tritonBackoffMin
-	for attempt := 0; ; attempt++ {
+	for attempt := 1; ; attempt++ {
 		up := time.Now()
 		live, err := t.once(ctx)
+		everLive = everLive || live
 		switch {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // to be told to stop is no failure
-		case attempt == 0 && !live:
+		case !everLive && (attempt == tritonFirstStarts || errors.Is(err, errTooSlow)):
 			return fmt.Errorf("tritonserver did not start: %w", err)
 		}
 		if time.Since(up) > time.Minute {
@@ -168,6 +174,8 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 	}
 }
 
+var errTooSlow = errors.New("it was not live in time")
+
 // identify waits until a server with the given id answers at the address.
 func identify(ctx context.Context, address, id string) error {
 	client, err := tritonclient.New(address, tritonclient.Options{})
@@ -185,7 +193,7 @@ func identify(ctx context.Context, address, id string) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("it was not live in time: %w", err)
+			return fmt.Errorf("%w: %w", errTooSlow, err)
 		case <-time.After(tritonPollEvery):
 		}
 	}
