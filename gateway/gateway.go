@@ -67,8 +67,11 @@ func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
 	if g.triton, err = tritonclient.New(cfg.TritonAddress, options); err != nil {
 		return nil, fmt.Errorf("TRITON_ADDRESS: %w", err)
 	}
+	if g.child != nil {
+		g.child.control = g.triton
+	}
 	for _, m := range served.list {
-		m.health = newHealth(m, g.triton, g.metrics, log)
+		m.health = newHealth(m, g.triton, g.child, g.metrics, log)
 		g.metrics.parked(m.spec.Name, m.window.parked)
 		if m.spec.TakesBulkRNA() {
 			g.metrics.rnaCache(m.spec.Name, m.preparer.RNACacheStats)

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	canaryEvery   = time.Second     // of a model that nobody asks anything
-	canaryTimeout = 2 * time.Second // of one inference that is only a probe
+	canaryEvery   = time.Second // of a model that nobody asks anything
+	pulseEvery    = 100 * time.Millisecond
 	loadTimeout   = 2 * time.Minute // weights are read from a disk, perhaps a slow one
 	unloadTimeout = 5 * time.Second
 	retryMin      = 100 * time.Millisecond
@@ -30,16 +30,18 @@ const (
 type health struct {
 	model   *model
 	triton  *tritonclient.Client
+	child   *child // nil where something else runs Triton
 	metrics *metrics
 	log     *slog.Logger
 
 	trouble atomic.Pointer[trouble] // why the model cannot be used; nil when it can
 	success atomic.Int64            // time of the latest inference that succeeded, in Unix nanoseconds
 	suspect chan struct{}           // filled when an inference failed
+	pulse   pulse
 }
 
-func newHealth(m *model, triton *tritonclient.Client, metrics *metrics, log *slog.Logger) *health {
-	h := &health{model: m, triton: triton, metrics: metrics, log: log.With("model", m.spec.Name), suspect: make(chan struct{}, 1)}
+func newHealth(m *model, triton *tritonclient.Client, child *child, metrics *metrics, log *slog.Logger) *health {
+	h := &health{model: m, triton: triton, child: child, metrics: metrics, log: log.With("model", m.spec.Name), suspect: make(chan struct{}, 1)}
 	h.down(trouble{reason: "it is being loaded"})
 	return h
 }
@@ -63,6 +65,15 @@ func (h *health) up() {
 	h.trouble.Store(nil)
 	h.model.window.open(true)
 	h.metrics.ready.WithLabelValues(h.model.spec.Name).Set(1)
+}
+
+// infer runs an inference and learns from how it ends.
+func (h *health) infer(ctx context.Context, r *tritonclient.InferRequest) ([]tritonclient.Tensor, error) {
+	h.pulse.entered()
+	outputs, err := h.triton.Infer(ctx, r)
+	h.pulse.left(ctx.Err() == nil)
+	h.observe(err)
+	return outputs, err
 }
 
 // observe is told how each inference ended.
@@ -133,10 +144,12 @@ func (h *health) run(ctx context.Context) error {
 			break
 		}
 		h.report(err, served)
-		switch kindOf(err) {
-		case tritonclient.BackendDead:
+		switch kind := kindOf(err); {
+		case errors.Is(err, errHung):
+			h.unload(ctx, "it hangs")
+		case kind == tritonclient.BackendDead:
 			h.unload(ctx, "its process is gone")
-		case tritonclient.ExecuteFailed:
+		case kind == tritonclient.ExecuteFailed:
 			if failures++; failures%failuresToReload == 0 {
 				h.unload(ctx, "it fails on every batch")
 			}
@@ -170,13 +183,19 @@ func (h *health) unload(ctx context.Context, cause string) {
 	h.metrics.reloads.WithLabelValues(h.model.spec.Name, cause).Inc()
 	ctx, cancel := context.WithTimeout(ctx, unloadTimeout)
 	defer cancel()
+	old := h.child.backends(h.model.spec.Name)
 	if err := h.triton.UnloadModel(ctx, h.model.spec.Name); err != nil {
 		h.log.Warn("the model could not be unloaded", "error", err)
 	}
+	// One that hangs would keep its memory, and the requests inside it.
+	killAll(old)
 }
 
 // explain says in plain words, fit for any caller, why a model is not ready.
 func explain(err error) trouble {
+	if errors.Is(err, errHung) {
+		return trouble{"it does not answer", false}
+	}
 	failure, ok := errors.AsType[*tritonclient.Error](err)
 	if !ok {
 		return trouble{"its configuration in Triton contradicts its spec", true}
@@ -238,7 +257,7 @@ func (h *health) bringUp(ctx context.Context) error {
 // watch returns when the model does not answer a probe. It probes a model that
 // failed or was idle, and leaves one alone that answers its callers.
 func (h *health) watch(ctx context.Context) error {
-	tick := time.NewTicker(canaryEvery)
+	tick := time.NewTicker(pulseEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -246,24 +265,26 @@ func (h *health) watch(ctx context.Context) error {
 			return ctx.Err()
 		case <-h.suspect:
 		case <-tick.C:
-			if time.Since(time.Unix(0, h.success.Load())) < canaryEvery {
-				continue
+			if h.pulse.silence() > h.model.spec.Batching.ExecuteLimit() {
+				return errHung
+			}
+			if time.Since(time.Unix(0, h.success.Load())) < canaryEvery || h.pulse.busy() {
+				continue // what is inside will tell
 			}
 		}
-		sent := time.Now().UnixNano()
-		if err := h.canary(ctx); err != nil {
-			if isIll(kindOf(err)) || h.success.Load() < sent {
-				return err
-			}
-			continue // a busy model: others were answered meanwhile
+		switch err := h.canary(ctx); {
+		case err == nil:
+			h.up()
+		case errors.Is(err, errHung), isIll(kindOf(err)):
+			return err
 		}
-		h.up()
 	}
 }
 
-// canary runs one inference on zeros, for every output of the model.
+// canary runs one inference on zeros, for every output of the model. One that is
+// not answered within the limit of a batch, with nothing else in its way, hangs.
 func (h *health) canary(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, canaryTimeout)
+	probe, cancel := context.WithTimeout(ctx, h.model.spec.Batching.ExecuteLimit())
 	defer cancel()
 	sample := make([][]byte, len(h.model.spec.Inputs))
 	for i, in := range h.model.spec.Inputs {
@@ -273,12 +294,17 @@ func (h *health) canary(ctx context.Context) error {
 	for _, out := range h.model.spec.Outputs {
 		roles = append(roles, out.Role)
 	}
-	_, err := h.triton.Infer(ctx, &tritonclient.InferRequest{
+	h.pulse.entered()
+	_, err := h.triton.Infer(probe, &tritonclient.InferRequest{
 		Model:   h.model.spec.Name,
 		ID:      "canary",
 		Inputs:  h.model.inputs(sample),
 		Outputs: h.model.outputs(roles),
 	})
+	h.pulse.left(probe.Err() == nil)
+	if ctx.Err() == nil && probe.Err() != nil && !h.pulse.busy() {
+		err = errHung
+	}
 	result := "ok"
 	if err != nil {
 		result = "failed"

@@ -116,13 +116,12 @@ func (g *Gateway) attempt(ctx context.Context, t *trace, j *job, present func() 
 	}
 	defer m.window.leave()
 	defer t.end(stageTriton)
-	outputs, err := g.triton.Infer(ctx, &tritonclient.InferRequest{
+	outputs, err := m.health.infer(ctx, &tritonclient.InferRequest{
 		Model:   m.spec.Name,
 		ID:      t.id,
 		Inputs:  m.inputs(j.sample.Tensors),
 		Outputs: m.outputs(j.mode.Roles()),
 	})
-	m.health.observe(err)
 	if err != nil {
 		return nil, fmt.Errorf("stage 2: %w", err)
 	}

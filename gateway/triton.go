@@ -40,10 +40,12 @@ const (
 type child struct {
 	cfg     *Config
 	log     *slog.Logger
+	control *tritonclient.Client // whose dialer is dial
 	started func()
 
 	mu      sync.Mutex
 	address string // of the live server, empty while there is none
+	pid     int    // of the latest server
 }
 
 // dial connects to the server that runs now. It is the gRPC client's dialer,
@@ -62,6 +64,30 @@ func (t *child) setAddress(address string) {
 	t.mu.Lock()
 	t.address = address
 	t.mu.Unlock()
+}
+
+func (t *child) setPID(pid int) {
+	t.mu.Lock()
+	t.pid = pid
+	t.mu.Unlock()
+}
+
+// backends are the processes that run a model's backend now.
+func (t *child) backends(model string) []int {
+	if t == nil {
+		return nil // what something else runs is not ours to kill
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return backendProcesses(t.pid, model)
+}
+
+// kill ends a server that hangs, its backends included.
+func (t *child) kill() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.log.Error("triton does not answer and is killed", "pid", t.pid)
+	_ = syscall.Kill(-t.pid, syscall.SIGKILL)
 }
 
 // run keeps a server running until the context ends, then stops it. A server
@@ -139,6 +165,7 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 		reason := "its guard ended"
 		for lines := bufio.NewScanner(report); lines.Scan(); {
 			if pid, err := strconv.Atoi(lines.Text()); err == nil {
+				t.setPID(pid)
 				t.started()
 				t.log.Info("triton started", "pid", pid, "grpc", grpcAddress)
 			} else {
@@ -153,14 +180,28 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 	defer cancel()
 	identified := make(chan error, 1)
 	go func() { identified <- identify(starting, grpcAddress, id) }()
+	living, done := context.WithCancel(ctx)
+	defer done()
+	var hung chan struct{}
 	for {
 		select {
 		case err = <-identified:
 			if err == nil {
-				live, identified = true, nil
+				live, identified, hung = true, nil, make(chan struct{})
 				t.setAddress(grpcAddress)
+				go func() {
+					awaitHang(living, t.control)
+					close(hung)
+				}()
 				continue
 			}
+		case <-hung:
+			hung = nil
+			if ctx.Err() == nil {
+				t.setAddress("")
+				t.kill()
+			}
+			continue
 		case reason := <-exited:
 			t.setAddress("")
 			return live, errors.New(reason)

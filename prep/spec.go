@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/goccy/go-yaml"
 )
@@ -70,6 +71,20 @@ type Output struct {
 type Batching struct {
 	MaxBatchSize    int     `yaml:"max_batch_size" json:"max_batch_size"`
 	MaxQueueDelayMS float64 `yaml:"max_queue_delay_ms" json:"max_queue_delay_ms"`
+	// ExecuteLimitMS is the longest that a batch may take; beyond it the model is
+	// taken to hang. 0 means [DefaultExecuteLimit].
+	ExecuteLimitMS float64 `yaml:"execute_limit_ms,omitempty" json:"execute_limit_ms,omitempty"`
+}
+
+// DefaultExecuteLimit is long for any batch that a device works on.
+const DefaultExecuteLimit = 10 * time.Second
+
+// ExecuteLimit is the longest that a batch may take.
+func (b Batching) ExecuteLimit() time.Duration {
+	if b.ExecuteLimitMS == 0 {
+		return DefaultExecuteLimit
+	}
+	return time.Duration(b.ExecuteLimitMS * float64(time.Millisecond))
 }
 
 // Source is where an input's values come from.

@@ -61,6 +61,7 @@ func (s *Spec) check() error {
 	}
 	c.require(s.Batching.MaxBatchSize >= 1 && s.Batching.MaxBatchSize <= 1024, "batching.max_batch_size", "must be from 1 to 1024")
 	c.require(s.Batching.MaxQueueDelayMS >= 0 && s.Batching.MaxQueueDelayMS <= 1000, "batching.max_queue_delay_ms", "must be from 0 to 1000")
+	c.require(s.Batching.ExecuteLimitMS >= 0 && s.Batching.ExecuteLimitMS <= 600_000, "batching.execute_limit_ms", "must be from 0, for the default, to 600000")
 	return c.err()
 }
 

@@ -1,0 +1,119 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"histogate/tritonclient"
+)
+
+// Two things can hang. A batch can: then Triton answers for itself and for other
+// models, and the one model is loaded again beside the process that hangs. Or
+// Triton itself can: then it is killed, where it is ours, and started again.
+
+const (
+	livenessEvery   = 500 * time.Millisecond
+	livenessTimeout = 500 * time.Millisecond
+	livenessMisses  = 3
+)
+
+var errHung = errors.New("a batch runs for longer than the model's execute_limit_ms")
+
+// pulse tells a model that is busy from one that hangs: while anything is inside
+// Triton something has to come out.
+type pulse struct {
+	mu     sync.Mutex
+	inside int
+	since  time.Time // the latest answer, or the entry of the first that is inside
+}
+
+func (p *pulse) entered() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.inside++; p.inside == 1 {
+		p.since = time.Now()
+	}
+}
+
+// left is told whether Triton answered, or the caller gave up.
+func (p *pulse) left(answered bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.inside--
+	if answered {
+		p.since = time.Now()
+	}
+}
+
+// busy tells whether anything is inside.
+func (p *pulse) busy() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.inside > 0
+}
+
+// silence is how long nothing has come out, 0 when nothing is inside.
+func (p *pulse) silence() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.inside == 0 {
+		return 0
+	}
+	return time.Since(p.since)
+}
+
+// awaitHang returns when the server has not answered a few times in a row.
+func awaitHang(ctx context.Context, client *tritonclient.Client) {
+	misses := 0
+	for misses < livenessMisses {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(livenessEvery):
+		}
+		probe, cancel := context.WithTimeout(ctx, livenessTimeout)
+		_, err := client.ServerLive(probe)
+		cancel()
+		if kindOf(err) == tritonclient.DeadlineExceeded {
+			misses++
+		} else {
+			misses = 0
+		}
+	}
+}
+
+// backendProcesses are the processes that run a model's backend: children of the
+// Triton with the given process id whose command line names the model's folder.
+func backendProcesses(triton int, model string) (pids []int) {
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return nil
+	}
+	for _, path := range stats {
+		stat, _ := os.ReadFile(path) // empty when the process has just ended
+		// Behind the name, which may hold anything: state, parent, ...
+		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+		if len(fields) < 2 || fields[1] != strconv.Itoa(triton) {
+			continue
+		}
+		command, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
+		if strings.Contains(string(command), "/"+model+"/") {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func killAll(pids []int) {
+	for _, pid := range pids {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+	}
+}
