@@ -67,8 +67,12 @@ func (h *health) up() {
 	h.metrics.ready.WithLabelValues(h.model.spec.Name).Set(1)
 }
 
-// infer runs an inference and learns from how it ends.
+// infer runs an inference and learns from how it ends. What the window lets inside
+// is two batches, so the longest that a request can be there is those and its own;
+// a model can lose a request and go on with others.
 func (h *health) infer(ctx context.Context, r *tritonclient.InferRequest) ([]tritonclient.Tensor, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*h.model.spec.Batching.ExecuteLimit())
+	defer cancel()
 	h.pulse.entered()
 	outputs, err := h.triton.Infer(ctx, r)
 	h.pulse.left(ctx.Err() == nil)
@@ -86,8 +90,12 @@ func (h *health) observe(err error) {
 	if !isIll(kind) {
 		return
 	}
+	// Whoever comes next shall wait, rather than fail in the same way, until a
+	// probe has told whether it was that batch alone.
 	if isAbsent(kind) {
-		h.down(explain(err)) // whoever comes next shall wait rather than fail in the same way
+		h.down(explain(err))
+	} else {
+		h.model.window.open(false)
 	}
 	select {
 	case h.suspect <- struct{}{}:
@@ -272,12 +280,10 @@ func (h *health) watch(ctx context.Context) error {
 				continue // what is inside will tell
 			}
 		}
-		switch err := h.canary(ctx); {
-		case err == nil:
-			h.up()
-		case errors.Is(err, errHung), isIll(kindOf(err)):
+		if err := h.canary(ctx); err != nil && isIll(kindOf(err)) {
 			return err
 		}
+		h.up() // it answered, or was too busy to
 	}
 }
 
