@@ -2,19 +2,35 @@ package gateway
 
 import (
 	"context"
+	"sync/atomic"
 )
 
-// admission bounds how much is taken on. Its two bounds differ in what happens
-// beyond them: a request over the in-flight bound is refused at once and costs
-// nothing, one that finds every CPU slot taken waits until its deadline.
+// admission bounds how much is taken on. Its bounds differ in what happens beyond
+// them: a request over the bounds on bytes and on requests in flight is refused at
+// once, one that finds every CPU slot taken waits until its deadline.
 type admission struct {
 	inFlight chan struct{}
 	slots    chan struct{}
+	bytes    atomic.Int64 // of request bodies that may still be taken in
 }
 
-func newAdmission(inFlight, slots int) *admission {
-	return &admission{make(chan struct{}, inFlight), make(chan struct{}, slots)}
+func newAdmission(inFlight, slots, bytes int) *admission {
+	a := &admission{inFlight: make(chan struct{}, inFlight), slots: make(chan struct{}, slots)}
+	a.bytes.Store(int64(bytes))
+	return a
 }
+
+// reserve sets room for a body aside, before memory is: its size is the caller's
+// word. What was reserved is given back with release.
+func (a *admission) reserve(bytes int) error {
+	if a.bytes.Add(-int64(bytes)) < 0 {
+		a.release(bytes)
+		return refuse(CodeBusy, "")
+	}
+	return nil
+}
+
+func (a *admission) release(bytes int) { a.bytes.Add(int64(bytes)) }
 
 // enter counts a request in, or refuses it. A request that was let in calls
 // leave when its answer is written.

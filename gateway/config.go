@@ -33,8 +33,9 @@ type Config struct {
 	TritonAddress      string        // host:port of the gRPC endpoint of a Triton that something else runs
 	TritonStartTimeout time.Duration // from the start of a child until it must be live
 
-	RequestTimeout    time.Duration // from a request's first byte to its answer
+	RequestTimeout    time.Duration // from a request's headers to its answer
 	MaxInFlight       int           // requests admitted at once
+	MaxInFlightBytes  int           // of request bodies, of all together
 	MaxBodyBytes      int           // of one request
 	PreprocessWorkers int           // requests in stage 1 at once
 	ImageFormats      []raster.Format
@@ -82,8 +83,9 @@ func settings() []setting {
 			return nil
 		}},
 		{"TRITON_START_TIMEOUT", "how long the child may take until it is live", "60s", duration(func(c *Config) *time.Duration { return &c.TritonStartTimeout })},
-		{"REQUEST_TIMEOUT", "how long a request may take in all", "25s", duration(func(c *Config) *time.Duration { return &c.RequestTimeout })},
+		{"REQUEST_TIMEOUT", "how long a request may take from its headers to its answer", "25s", duration(func(c *Config) *time.Duration { return &c.RequestTimeout })},
 		{"MAX_IN_FLIGHT", "requests admitted at once", "1024", atLeast(1, func(c *Config) *int { return &c.MaxInFlight })},
+		{"MAX_IN_FLIGHT_BYTES", "size of the request bodies that are held at once", "536870912", atLeast(1, func(c *Config) *int { return &c.MaxInFlightBytes })},
 		{"MAX_BODY_BYTES", "size of the largest request body", "26214400", atLeast(1, func(c *Config) *int { return &c.MaxBodyBytes })},
 		{"PREPROCESS_WORKERS", "requests decoded at once; the default is the number of CPUs", strconv.Itoa(runtime.GOMAXPROCS(0)), atLeast(1, func(c *Config) *int { return &c.PreprocessWorkers })},
 		{"IMAGE_FORMATS", "formats of tiles that are taken, separated by commas", formatNames(), func(c *Config, value string) error {
@@ -115,7 +117,7 @@ var aliases = [...]struct{ alias, env string }{
 }
 
 // ReadConfig reads the configuration from the environment and from command
-// line arguments, which win. Every mistake is reported, not only the first.
+// line arguments, which win. Every wrong value is reported, not only the first.
 // It returns [flag.ErrHelp] after writing the usage when -h is among args.
 func ReadConfig(args []string, lookupEnv func(string) (string, bool), usage io.Writer) (*Config, error) {
 	type given struct{ value, from string }
@@ -154,6 +156,9 @@ func ReadConfig(args []string, lookupEnv func(string) (string, bool), usage io.W
 	}
 	if c.Port != 0 && c.Port == c.MetricsPort {
 		mistakes = append(mistakes, fmt.Errorf("PORT and METRICS_PORT are both %d: give one of them another port", c.Port))
+	}
+	if c.MaxInFlightBytes < c.MaxBodyBytes {
+		mistakes = append(mistakes, fmt.Errorf("MAX_IN_FLIGHT_BYTES=%d is less than the %d of MAX_BODY_BYTES: no such body could ever be taken", c.MaxInFlightBytes, c.MaxBodyBytes))
 	}
 	return c, errors.Join(mistakes...)
 }

@@ -21,7 +21,7 @@ import (
 type contractError struct{ differences []error }
 
 func (e *contractError) Error() string {
-	return "the model's spec.yaml and Triton disagree; make them say the same: " + errors.Join(e.differences...).Error()
+	return "the model's spec.yaml and its configuration disagree; make them say the same: " + errors.Join(e.differences...).Error()
 }
 
 type differences []error
@@ -49,7 +49,7 @@ func checkConfig(spec *prep.Spec, config *kserve.ModelConfig, where string) erro
 		d = append(d, fmt.Errorf("%s: dynamic_batching is missing", where))
 	}
 	d.compare(where, "dynamic_batching.max_queue_delay_microseconds",
-		math.Round(spec.Batching.MaxQueueDelayMS*1000), config.GetDynamicBatching().GetMaxQueueDelayMicroseconds())
+		uint64(math.Round(spec.Batching.MaxQueueDelayMS*1000)), config.GetDynamicBatching().GetMaxQueueDelayMicroseconds())
 	var inputs, outputs []tensorContract
 	for _, in := range config.Input {
 		inputs = append(inputs, tensorContract{in.Name, tritonclient.DatatypeOf(in.DataType), in.Dims})

@@ -3,7 +3,11 @@ package gateway
 import (
 	"errors"
 	"io"
+	"log/slog"
+	"maps"
 	"net"
+	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -15,7 +19,9 @@ import (
 
 const (
 	quietBeforeClose = time.Second           // of a connection, while draining
-	acceptBacklog    = 20 * time.Millisecond // to take what the kernel accepted before the drain
+	acceptBacklog    = 20 * time.Millisecond // without a connection, until no more are waiting
+	acceptLimit      = time.Second           // for those who never stop connecting
+	acceptPause      = 10 * time.Millisecond
 	drainPoll        = 20 * time.Millisecond
 	cancelGrace      = 2 * time.Second // from cancelling what is pending until it is given up
 )
@@ -23,12 +29,13 @@ const (
 // drain answers what was accepted, for as long as that may take, and cancels
 // the rest. Clients do not retry a connection that was dropped, so the open ones
 // are served on, each answer with "Connection: close", and one is closed only
-// when it has been quiet for a while. The framework's own shutdown closes idle
+// when it has been quiet for a while, the time before the drain included. The framework's own shutdown closes idle
 // connections at once.
 func (g *Gateway) drain(api *listener) {
 	g.draining.Store(true)
 	g.log.Info("draining", "in_flight", len(g.admission.inFlight), "limit", g.cfg.DrainLimit.String())
 	api.stop()
+	<-api.ended
 	if g.connections.wait(g.cfg.DrainLimit, quietBeforeClose) {
 		return
 	}
@@ -39,41 +46,83 @@ func (g *Gateway) drain(api *listener) {
 	}
 }
 
-// listener can stop without losing a connection that the kernel has accepted
-// already, and whose request may be there in full.
+// listener takes the API's connections. It can stop without losing those that
+// the kernel has accepted already, whose requests may be there in full.
 type listener struct {
 	*net.TCPListener
-	stopping atomic.Bool
+	log   *slog.Logger
+	ended chan struct{} // closed when Accept has returned [io.EOF]
+	until atomic.Pointer[time.Time]
 }
 
-// Accept returns [io.EOF] once the listener was stopped.
+func newListener(l *net.TCPListener, log *slog.Logger) *listener {
+	return &listener{TCPListener: l, log: log, ended: make(chan struct{})}
+}
+
+// Accept returns a [*conn], or [io.EOF] once the listener was stopped and nothing
+// more is waiting. A shortage, of file descriptors above all, is waited out: to
+// the server any other error would be the end.
 func (l *listener) Accept() (net.Conn, error) {
-	c, err := l.AcceptTCP()
-	switch {
-	case err == nil:
-		return &conn{TCPConn: c}, nil
-	case l.stopping.Load():
-		_ = l.Close() // nobody is left to be told
-		return nil, io.EOF
-	default:
-		return nil, err
+	for {
+		if until := l.until.Load(); until != nil {
+			if !time.Now().Before(*until) || l.SetDeadline(time.Now().Add(acceptBacklog)) != nil {
+				return nil, l.end()
+			}
+		}
+		c, err := l.AcceptTCP()
+		switch {
+		case err == nil:
+			return &conn{TCPConn: c}, nil
+		case errors.Is(err, net.ErrClosed), l.until.Load() != nil && errors.Is(err, os.ErrDeadlineExceeded):
+			return nil, l.end()
+		case errors.Is(err, os.ErrDeadlineExceeded): // stopped at this very moment
+		default:
+			l.log.Error("a connection could not be taken", "error", err)
+			time.Sleep(acceptPause)
+		}
 	}
 }
 
+func (l *listener) end() error {
+	_ = l.Close() // nobody is left to be told
+	close(l.ended)
+	return io.EOF
+}
+
+// stop has Accept take what is waiting, for a moment, and then end.
 func (l *listener) stop() {
-	l.stopping.Store(true)
-	if l.SetDeadline(time.Now().Add(acceptBacklog)) != nil {
-		_ = l.Close() // it was closed already
-	}
+	until := time.Now().Add(acceptLimit)
+	l.until.Store(&until)
+	_ = l.SetDeadline(time.Now().Add(acceptBacklog)) // wakes it up; one that is closed ends by itself
 }
 
 // conn is a connection of the API.
 type conn struct {
 	*net.TCPConn
+	// heard tells that the client has sent anything at all.
+	heard atomic.Bool
+	// mute has what is written go nowhere.
+	mute atomic.Bool
 	// linger has Close wait, within bounds, for what the client still sends.
 	// Closing a connection with unread data in it resets it, and a reset can
-	// overtake the answer that was just written.
+	// overtake the answer that was just written. [Gateway.fail] sets it where the
+	// unread data cannot be discarded as a body.
 	linger atomic.Bool
+}
+
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.TCPConn.Read(p)
+	if n > 0 && !c.heard.Load() {
+		c.heard.Store(true)
+	}
+	return n, err
+}
+
+func (c *conn) Write(p []byte) (int, error) {
+	if c.mute.Load() {
+		return len(p), nil
+	}
+	return c.TCPConn.Write(p)
 }
 
 const (
@@ -157,9 +206,10 @@ func (s *connections) wait(limit, quiet time.Duration) bool {
 // cut closes every connection and counts them.
 func (s *connections) cut() int {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	for c := range s.quiet {
+	open := slices.Collect(maps.Keys(s.quiet))
+	s.mu.Unlock()
+	for _, c := range open {
 		_ = c.Close()
 	}
-	return len(s.quiet)
+	return len(open)
 }

@@ -183,6 +183,8 @@ func frameworkCode(err *fiber.Error) Code {
 		return CodeHeaderTooLarge
 	case http.StatusBadRequest:
 		return CodeMalformedHTTP
+	case http.StatusBadGateway: // what it makes of a connection that broke
+		return CodeCallerGone
 	default:
 		return CodeInternal
 	}
@@ -215,8 +217,12 @@ func unknownModel(name string, served []string) error {
 // clip bounds how much of a caller's own text an answer repeats.
 func clip(s string) string {
 	const most = 40
-	if runes := []rune(s); len(runes) > most {
-		return string(runes[:most]) + "..."
+	n := 0
+	for i := range s {
+		if n == most {
+			return s[:i] + "..."
+		}
+		n++
 	}
 	return s
 }

@@ -53,10 +53,10 @@ func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
 		cfg:         cfg,
 		log:         log,
 		models:      served,
-		admission:   newAdmission(cfg.MaxInFlight, cfg.PreprocessWorkers),
-		bodies:      &bodies{limit: cfg.MaxBodyBytes},
+		admission:   newAdmission(cfg.MaxInFlight, cfg.PreprocessWorkers, cfg.MaxInFlightBytes),
 		connections: connections{quiet: map[net.Conn]time.Time{}},
 	}
+	g.bodies = &bodies{limit: cfg.MaxBodyBytes, admission: g.admission}
 	g.metrics = newMetrics(func() float64 { return float64(len(g.admission.inFlight)) })
 	g.pending, g.cancelPending = context.WithCancel(context.Background())
 	var options tritonclient.Options
@@ -85,6 +85,7 @@ func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
 		BodyLimit:             cfg.MaxBodyBytes,
 		ReadBufferSize:        headerBytes,
 		ReadTimeout:           cfg.RequestTimeout,
+		WriteTimeout:          cfg.RequestTimeout, // of a client that does not read
 		IdleTimeout:           idleTimeout,
 		// A multipart body is refused by its type, not taken apart first.
 		DisablePreParseMultipartForm: true,
@@ -131,11 +132,11 @@ func (g *Gateway) serve(ctx context.Context, api, admin *net.TCPListener) error 
 		return g.child.run(backend)
 	})
 	for _, m := range g.models.list {
-		group.Go(func() error { return m.health.run(running) })
+		group.Go(func() error { return m.health.run(backend) }) // through the drain, as long as Triton
 	}
 	metricsServer := &http.Server{Handler: g.admin(), ReadHeaderTimeout: 5 * time.Second}
 	group.Go(func() error { return ignoreClosed(metricsServer.Serve(admin)) })
-	stoppable := &listener{TCPListener: api}
+	stoppable := newListener(api, g.log)
 	group.Go(func() error { return g.app.Listener(stoppable) })
 	group.Go(func() error {
 		<-running.Done()

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"runtime"
 	"syscall"
 	"time"
@@ -31,6 +32,9 @@ func Guard(command []string) error {
 	// the thread ends that started it: so this one is kept.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	// Whoever stops a service signals all its processes, but the command is to be
+	// stopped last, when the gateway says so. (Ignoring would be inherited.)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM, os.Interrupt)
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}

@@ -35,13 +35,14 @@ type health struct {
 	log     *slog.Logger
 
 	trouble atomic.Pointer[trouble] // why the model cannot be used; nil when it can
-	success atomic.Int64            // time of the latest inference that succeeded, in Unix nanoseconds
-	suspect chan struct{}           // filled when an inference failed
+	started time.Time
+	success atomic.Int64  // when the latest inference succeeded, as a duration since started
+	suspect chan struct{} // filled when an inference failed
 	pulse   pulse
 }
 
 func newHealth(m *model, triton *tritonclient.Client, child *child, metrics *metrics, log *slog.Logger) *health {
-	h := &health{model: m, triton: triton, child: child, metrics: metrics, log: log.With("model", m.spec.Name), suspect: make(chan struct{}, 1)}
+	h := &health{model: m, triton: triton, child: child, metrics: metrics, log: log.With("model", m.spec.Name), suspect: make(chan struct{}, 1), started: time.Now()}
 	h.down(trouble{reason: "it is being loaded"})
 	return h
 }
@@ -83,7 +84,7 @@ func (h *health) infer(ctx context.Context, r *tritonclient.InferRequest) ([]tri
 // observe is told how each inference ended.
 func (h *health) observe(err error) {
 	if err == nil {
-		h.success.Store(time.Now().UnixNano())
+		h.success.Store(int64(time.Since(h.started)))
 		return
 	}
 	kind := kindOf(err)
@@ -251,8 +252,8 @@ func (h *health) bringUp(ctx context.Context) error {
 	); err != nil {
 		return err
 	}
-	if err := h.canary(ctx); err != nil {
-		return err
+	if err := h.canary(ctx); err != nil && isIll(kindOf(err)) {
+		return err // else it is busy, so it works
 	}
 	server, err := h.triton.ServerMetadata(ctx)
 	if err != nil {
@@ -276,7 +277,7 @@ func (h *health) watch(ctx context.Context) error {
 			if h.pulse.silence() > h.model.spec.Batching.ExecuteLimit() {
 				return errHung
 			}
-			if time.Since(time.Unix(0, h.success.Load())) < canaryEvery || h.pulse.busy() {
+			if time.Since(h.started)-time.Duration(h.success.Load()) < canaryEvery || h.pulse.busy() {
 				continue // what is inside will tell
 			}
 		}
@@ -301,13 +302,19 @@ func (h *health) canary(ctx context.Context) error {
 		roles = append(roles, out.Role)
 	}
 	h.pulse.entered()
-	_, err := h.triton.Infer(probe, &tritonclient.InferRequest{
+	outputs, err := h.triton.Infer(probe, &tritonclient.InferRequest{
 		Model:   h.model.spec.Name,
 		ID:      "canary",
 		Inputs:  h.model.inputs(sample),
 		Outputs: h.model.outputs(roles),
 	})
 	h.pulse.left(probe.Err() == nil)
+	for i := 0; err == nil && i < len(outputs); i++ {
+		// What callers would be refused must not count as an answer here.
+		if wrong := h.model.spec.Outputs[i].Transform(outputs[i].Data); wrong != nil {
+			err = &tritonclient.Error{Op: "ModelInfer", Model: h.model.spec.Name, Kind: tritonclient.BadOutput, Sent: true, Detail: wrong.Error()}
+		}
+	}
 	if ctx.Err() == nil && probe.Err() != nil && !h.pulse.busy() {
 		err = errHung
 	}
@@ -315,7 +322,7 @@ func (h *health) canary(ctx context.Context) error {
 	if err != nil {
 		result = "failed"
 	} else {
-		h.success.Store(time.Now().UnixNano())
+		h.success.Store(int64(time.Since(h.started)))
 	}
 	h.metrics.canaries.WithLabelValues(h.model.spec.Name, result).Inc()
 	return err

@@ -20,10 +20,6 @@ func (g *Gateway) infer(c *fiber.Ctx, choose choose) error {
 	if err := checkHeaders(c); err != nil {
 		return err
 	}
-	if err := g.admission.enter(); err != nil {
-		return err
-	}
-	defer g.admission.leave()
 	ctx, cancel := context.WithDeadline(g.pending, t.start.Add(g.cfg.RequestTimeout))
 	defer cancel()
 
@@ -32,7 +28,11 @@ func (g *Gateway) infer(c *fiber.Ctx, choose choose) error {
 	if err != nil {
 		return err
 	}
-	defer g.bodies.release(body) // the request aliases it until the answer is written
+	defer body.release() // the request aliases it until the answer is made
+	if err := g.admission.enter(); err != nil {
+		return err
+	}
+	defer g.admission.leave()
 
 	job, err := g.prepare(ctx, t, body.B, choose)
 	if err != nil {
@@ -73,11 +73,12 @@ func (g *Gateway) prepare(ctx context.Context, t *trace, body []byte, choose cho
 	}
 	m, mode, err := choose(request)
 	if m != nil {
-		t.model, t.mode = m.spec.Name, string(mode)
+		t.model = m.spec.Name
 	}
 	if err != nil {
 		return nil, request.Name(err)
 	}
+	t.mode = string(mode) // one of the model's, not just any text
 	j := &job{model: m, mode: mode, request: request}
 	if mode != metadataMode {
 		j.sample, err = m.preparer.Prepare(request)

@@ -13,9 +13,6 @@ import (
 	"histogate/tritonclient/kserve"
 )
 
-// rnaCacheEntries bounds the cache beside its bytes: a slide takes one.
-const rnaCacheEntries = prep.DefaultRNACacheEntries
-
 // model is one served model: its contract, and what is derived from it once.
 type model struct {
 	spec     *prep.Spec
@@ -95,7 +92,7 @@ func readModel(cfg *Config, folder, name string) (*model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("model %s: %w", name, err)
 	}
-	preparer := prep.NewPreparer(spec, prep.ImageFormats(cfg.ImageFormats...), prep.RNACache(rnaCacheEntries, cfg.RNACacheBytes))
+	preparer := prep.NewPreparer(spec, prep.ImageFormats(cfg.ImageFormats...), prep.RNACache(prep.DefaultRNACacheEntries, cfg.RNACacheBytes))
 	return &model{spec: spec, config: config, preparer: preparer, metadata: metadata, window: newWindow(places(config))}, nil
 }
 

@@ -87,7 +87,6 @@ func (g *Gateway) succeeded(c *fiber.Ctx, t *trace) {
 	if timing := t.serverTiming(); timing != "" {
 		c.Set("Server-Timing", timing)
 	}
-	t.route = c.Route().Path
 	g.metrics.answered(t, c.Response().StatusCode(), "")
 	g.log.Debug("answered", t.attributes(c.Response().StatusCode())...)
 }
@@ -108,19 +107,25 @@ type failure struct {
 func (g *Gateway) fail(c *fiber.Ctx, err error) error {
 	t := traceOf(c)
 	a := classify(err)
-	if route := c.Route(); route != nil && route.Path != "/" {
-		t.route = route.Path // not that of the middleware: nothing matched then
-	}
 	g.metrics.answered(t, a.status, a.code)
 	attributes := append(t.attributes(a.status), "code", a.code, "error", err)
-	if where, stack := panicOf(err); where != "" {
+	where, stack := panicOf(err)
+	if where != "" {
 		g.metrics.panics.WithLabelValues(where).Inc()
 		attributes = append(attributes, "stack", stack)
 	}
-	g.log.Log(c.Context(), a.level(t), "failed", attributes...)
+	level := a.level(t)
+	if stack != "" {
+		level = slog.LevelError
+	}
+	g.log.Log(c.Context(), level, "failed", attributes...)
 
-	if conn, ok := c.Context().Conn().(*conn); ok && (a.code == CodeHeaderTooLarge || a.code == CodeMalformedHTTP) {
-		conn.linger.Store(true) // no body can be found in what it sent, and it will be closed
+	if conn, ok := c.Context().Conn().(*conn); ok {
+		// No body can be found in what was sent, and the connection will be closed.
+		conn.linger.Store(a.code == CodeHeaderTooLarge || a.code == CodeMalformedHTTP)
+		// A client that has sent nothing would take it for the answer to what it
+		// sends next.
+		conn.mute.Store(!conn.heard.Load())
 	}
 	g.bodies.discard(c)
 	c.Status(a.status)
@@ -181,7 +186,7 @@ func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 
 // asked every few seconds, and a caller's mistake is the caller's.
 func (a answer) level(t *trace) slog.Level {
 	switch {
-	case t.route == "/ping":
+	case t.route == "/ping", a.code == CodeCallerGone:
 		return slog.LevelDebug
 	case a.code == CodeInternal:
 		return slog.LevelError

@@ -63,7 +63,7 @@ func (g *Gateway) invocations(c *fiber.Ctx) error {
 		}
 		mode := prep.Mode(text)
 		if text == "" {
-			mode = prep.Prediction
+			mode = prep.Prediction // clients count on it, whatever the model
 		}
 		if mode != metadataMode {
 			err = m.spec.CheckMode(mode)
@@ -134,7 +134,11 @@ func (g *Gateway) observe(c *fiber.Ctx) (err error) {
 	if g.draining.Load() {
 		c.Response().SetConnectionClose()
 	}
-	if err := c.Next(); err != nil {
+	err = c.Next()
+	if route := c.Route(); route.Path != "/" { // that of this middleware: nothing matched
+		t.route = route.Path
+	}
+	if err != nil {
 		return g.fail(c, err)
 	}
 	g.succeeded(c, t)
