@@ -3,7 +3,6 @@ package stack
 import (
 	"bytes"
 	"image"
-	"image/color"
 	"image/draw"
 	"image/png"
 )
@@ -12,10 +11,14 @@ import (
 // tiles, two by two, with 16 pixels of glass before and 32 between them. A shift
 // moves the tiles up and to the left.
 func Mosaic(width, height, shift int) []byte {
-	const first, step = 16, 256
+	const first, step, glass, opaque = 16, 256, 245, 255
 	picture := image.NewRGBA(image.Rect(0, 0, width, height))
-	glass := image.NewUniform(color.RGBA{245, 245, 245, 255})
-	draw.Draw(picture, picture.Bounds(), glass, image.Point{}, draw.Src)
+	for i := range picture.Pix {
+		picture.Pix[i] = glass
+		if i%4 == 3 {
+			picture.Pix[i] = opaque
+		}
+	}
 	for i, path := range TilePaths() {
 		tile, err := png.Decode(bytes.NewReader(ReadTile(path)))
 		if err != nil {
