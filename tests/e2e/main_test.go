@@ -106,7 +106,7 @@ func (a counted) minus(b counted) counted {
 // their number must be the same before and after.
 func count(t *testing.T, s *stack.Stack, model string) counted {
 	t.Helper()
-	client, err := tritonclient.New(s.Triton, tritonclient.Options{})
+	client, err := tritonclient.New(s.TritonAddress(), tritonclient.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

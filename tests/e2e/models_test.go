@@ -238,7 +238,7 @@ func contracts(t *testing.T, s *stack.Stack) {
 // them wait, together to one that does.
 func TestModesShareBatches(t *testing.T) {
 	repository := t.TempDir()
-	long := []string{"microseconds: 5000", "microseconds: 400000", "max_queue_delay_ms: 5", "max_queue_delay_ms: 400"}
+	long := []string{"microseconds: 5000", "microseconds: 600000", "max_queue_delay_ms: 5", "max_queue_delay_ms: 600"}
 	copyModel(t, repository, "m-optimus", "m-optimus")
 	copyModel(t, repository, "m-optimus", "m-optimus-long", append([]string{"aliases: [m-optimus-stx]", "aliases: []"}, long...)...)
 	copyModel(t, repository, "tissue-seg", "tissue-seg")
@@ -248,14 +248,18 @@ func TestModesShareBatches(t *testing.T) {
 		model      string
 		executions int
 	}{
-		{"m-optimus", 5}, // three modes, with and without bulk RNA: were batches of one kind alone, there would be six
-		{"tissue-seg", 3},
+		{"m-optimus", 5},  // three modes, with and without bulk RNA: were batches of one kind alone, there would be six
+		{"tissue-seg", 7}, // of eight, so at least one of two
 	} {
 		t.Run(test.model, func(t *testing.T) {
 			spec := readSpec(t, filepath.Join(repository, test.model))
 			var alone []*stack.Answer
 			var bodies [][]byte
-			for _, request := range requestsFor(spec) {
+			requests := requestsFor(spec)
+			for len(requests) < 8 {
+				requests = append(requests, requests...)
+			}
+			for _, request := range requests {
 				for _, mode := range spec.Modes {
 					request.Mode, request.ModelName = string(mode), test.model
 					alone = append(alone, post(t, s, "/invocations", request.Body()))
@@ -275,10 +279,10 @@ func TestModesShareBatches(t *testing.T) {
 				}
 			}
 			did := count(t, s, test.model+"-long").minus(before)
-			requests, executions := did.inferences-1, did.executions+did.probes-1 // less the one that went before
-			t.Logf("%d requests took at most %d executions", requests, executions)
-			if requests != len(bodies) || executions > test.executions {
-				t.Errorf("%d inferences took up to %d executions; want %d in at most %d", requests, executions, len(bodies), test.executions)
+			executions := did.executions + did.probes - 1 // less the one that went before
+			t.Logf("%d requests took at most %d executions", len(bodies), executions)
+			if executions > test.executions {
+				t.Errorf("%d requests took up to %d executions, want at most %d", len(bodies), executions, test.executions)
 			}
 		})
 	}
