@@ -16,6 +16,8 @@ import (
 func (g *Gateway) routes() {
 	g.app.Use(g.observe)
 	g.app.Post("/api/embed/:model", g.modelInference(prep.Embedding))
+	g.app.Post("/api/predict/:model", g.modelInference(prep.Prediction))
+	g.app.Post("/api/predict_with_embedding/:model", g.modelInference(prep.PredictionWithEmbedding))
 	g.app.Get("/api/metadata/:model", g.metadata)
 	g.app.Post("/invocations", g.invocations)
 	g.app.Get("/ping", g.ping)

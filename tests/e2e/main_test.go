@@ -5,13 +5,11 @@ package e2e
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"math"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -19,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"histogate/prep"
 	"histogate/tests/stack"
 	"histogate/tritonclient"
 )
@@ -103,18 +100,20 @@ func sameBits(a, b []float32) bool {
 	return slices.EqualFunc(a, b, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) })
 }
 
-// counted is what Triton counted for a model, less the gateway's own probes.
-type counted struct{ inferences, executions, failed int }
+// counted is what Triton counted for a model, less the gateway's own probes, and how
+// many those were. A probe that shares an execution is taken off the executions all
+// the same: there were at most executions + probes.
+type counted struct{ inferences, executions, failed, probes int }
 
 func (a counted) minus(b counted) counted {
-	return counted{a.inferences - b.inferences, a.executions - b.executions, a.failed - b.failed}
+	return counted{a.inferences - b.inferences, a.executions - b.executions, a.failed - b.failed, a.probes - b.probes}
 }
 
 // count reads Triton's own counters. Probes that run meanwhile are waited out:
 // their number must be the same before and after.
 func count(t *testing.T, s *stack.Stack, model string) counted {
 	t.Helper()
-	client, err := tritonclient.New(s.Triton, tritonclient.Options{})
+	client, err := tritonclient.New(s.TritonAddress(), tritonclient.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,55 +134,11 @@ func count(t *testing.T, s *stack.Stack, model string) counted {
 		}
 		time.Sleep(50 * time.Millisecond)
 		if probes() == before {
-			return counted{int(stats.InferenceCount) - before, int(stats.ExecutionCount) - before, int(stats.InferenceStats.GetFail().GetCount())}
+			return counted{int(stats.InferenceCount) - before, int(stats.ExecutionCount) - before, int(stats.InferenceStats.GetFail().GetCount()), before}
 		}
 	}
 	t.Fatal("the gateway probes without a pause")
 	return counted{}
-}
-
-// reference is what tests/reference/embed.py prints.
-type reference struct {
-	Versions map[string]string
-	Tiles    map[string]struct {
-		Outputs map[string][]byte
-	}
-}
-
-// embeddings has the reference compute the embedding of each tile, by path.
-func embeddings(t *testing.T, model string) map[string][]float32 {
-	t.Helper()
-	folder := filepath.Join(stack.Root(), "model_repository", model)
-	spec, err := prep.ReadSpec(filepath.Join(folder, "spec.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	list := func(values [3]float64) string { return fmt.Sprintf("%v,%v,%v", values[0], values[1], values[2]) }
-	args := append([]string{
-		filepath.Join(stack.Root(), "tests", "reference", "embed.py"), filepath.Join(folder, "1", "model.onnx"),
-		list(spec.Tile.Mean), list(spec.Tile.Std),
-	}, stack.TilePaths()...)
-	cmd := exec.CommandContext(t.Context(), filepath.Join(stack.Root(), "build", "tools", "bin", "python"), args...)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("the reference could not be computed (run deploy/setup): %v", err)
-	}
-	var r reference
-	if err := json.Unmarshal(out, &r); err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("reference by %v", r.Versions)
-	all := map[string][]float32{}
-	for path, tile := range r.Tiles {
-		data := tile.Outputs["embedding"]
-		values := make([]float32, len(data)/4)
-		for i := range values {
-			values[i] = math.Float32frombits(binary.LittleEndian.Uint32(data[4*i:]))
-		}
-		all[path] = values
-	}
-	return all
 }
 
 // faultyModel makes a repository with the one model "faulty": h1's contract, a
@@ -191,30 +146,9 @@ func embeddings(t *testing.T, model string) map[string][]float32 {
 func faultyModel(t *testing.T) (repository, backends string) {
 	t.Helper()
 	repository, backends = t.TempDir(), t.TempDir()
-	source := filepath.Join(stack.Root(), "model_repository", "h1")
-	folder := filepath.Join(repository, "faulty")
-	if err := os.MkdirAll(filepath.Join(folder, "1"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	rewrite := func(name string, replacements ...string) {
-		text, err := os.ReadFile(filepath.Join(source, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := 0; i < len(replacements); i += 2 {
-			if !strings.Contains(string(text), replacements[i]) {
-				t.Fatalf("%s does not hold %q", name, replacements[i])
-			}
-		}
-		changed := strings.NewReplacer(replacements...).Replace(string(text))
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(changed), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	rewrite("config.pbtxt", `name: "h1"`, `name: "faulty"`, `"histogate"`, `"faulty"`, "microseconds: 5000", "microseconds: 300000")
-	rewrite("spec.yaml", "name: h1", "name: faulty", "max_queue_delay_ms: 5", "max_queue_delay_ms: 300")
+	copyModel(t, repository, "h1", "faulty", `backend: "histogate"`, `backend: "faulty"`,
+		"microseconds: 5000", "microseconds: 300000", "max_queue_delay_ms: 5", "max_queue_delay_ms: 300")
 	for from, to := range map[string]string{
-		filepath.Join(source, "1", "model.onnx"):                             filepath.Join(folder, "1", "model.onnx"),
 		filepath.Join(stack.Root(), "build", "triton", "backends", "python"): filepath.Join(backends, "python"),
 		filepath.Join(stack.Root(), "deploy/triton/backends/histogate"):      filepath.Join(backends, "histogate"),
 		filepath.Join(stack.Root(), "tests/e2e/testdata/faulty"):             filepath.Join(backends, "faulty"),
@@ -224,6 +158,45 @@ func faultyModel(t *testing.T) (repository, backends string) {
 		}
 	}
 	return repository, backends
+}
+
+// copyModel copies one of the repository's models under another name, with texts of
+// its spec.yaml and config.pbtxt replaced, each by the one that follows it. What else
+// it has is linked.
+func copyModel(t *testing.T, repository, model, name string, replacements ...string) {
+	t.Helper()
+	source, folder := filepath.Join(stack.Root(), "model_repository", model), filepath.Join(repository, name)
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	replacements = append([]string{"name: " + model + "\n", "name: " + name + "\n", fmt.Sprintf("name: %q", model), fmt.Sprintf("name: %q", name)}, replacements...)
+	entries, err := os.ReadDir(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := ""
+	for _, entry := range entries {
+		from, to := filepath.Join(source, entry.Name()), filepath.Join(folder, entry.Name())
+		if entry.Name() != "spec.yaml" && entry.Name() != "config.pbtxt" {
+			if err := os.Symlink(from, to); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		text, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before += string(text)
+		if err := os.WriteFile(to, []byte(strings.NewReplacer(replacements...).Replace(string(text))), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := 0; i < len(replacements); i += 2 {
+		if !strings.Contains(before, replacements[i]) {
+			t.Fatalf("neither spec.yaml nor config.pbtxt of %s holds %q", model, replacements[i])
+		}
+	}
 }
 
 // wantFailure holds a failure against what a caller is promised.

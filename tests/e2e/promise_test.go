@@ -3,38 +3,16 @@ package e2e
 import (
 	"bytes"
 	"image"
+	"image/draw"
 	"image/png"
 	"math/rand/v2"
 	"net/http"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
 	"histogate/tests/stack"
 )
-
-// The embedding over HTTP equals, bit for bit, what onnxruntime makes of the
-// tensor that Pillow and numpy make of the same tile, for each model and route.
-func TestEmbeddingEqualsReference(t *testing.T) {
-	s := start(t, stack.Options{})
-	for _, model := range []string{"h0-mini", "h0", "h1"} {
-		want := embeddings(t, model)
-		for i, path := range stack.TilePaths() {
-			request := tileRequest(model, i, i)
-			for _, route := range []string{"/invocations", "/api/embed/" + model} {
-				a := post(t, s, route, request.Body())
-				if a.Status != http.StatusOK || !sameBits(a.Output, want[path]) {
-					t.Errorf("%s of %s: status %d, %d values that differ from the reference's %d (%s)",
-						route, filepath.Base(path), a.Status, len(a.Output), len(want[path]), a.Detail)
-				}
-				if a.SlideName != request.SlideName || a.PatchIdx != request.PatchIdx || a.Embedding != nil {
-					t.Errorf("%s: the answer is of slide %q, patch %d, with an embedding of %d", route, a.SlideName, a.PatchIdx, len(a.Embedding))
-				}
-			}
-		}
-	}
-}
 
 // The promise: bad requests get their own 400, and good ones that were in flight
 // with them the very answers that they get alone.
@@ -112,58 +90,62 @@ func damaged(model string, i int) (body []byte, code string, naming []string) {
 	}
 }
 
-// When the model fails on a batch, each request of that batch gets a 503, others
-// do not, and the next batch is served.
-func TestBackendRaises(t *testing.T) {
+// When the model fails on a batch, be it that it raises or that it answers with too
+// few rows, each request of that batch gets a 503, others do not, and the next batch
+// is served.
+func TestBackendFails(t *testing.T) {
 	const model, sent = "faulty", 24
 	repository, backends := faultyModel(t)
 	s := start(t, stack.Options{Repository: repository, Backends: backends})
 	want := post(t, s, "/invocations", tileRequest(model, 0, 0).Body()).Output
-	black := tileRequest(model, 0, 1)
-	var buf bytes.Buffer
-	opaque := image.NewRGBA(image.Rect(0, 0, 224, 224))
-	for i := 3; i < len(opaque.Pix); i += 4 {
-		opaque.Pix[i] = 255
-	}
-	if err := png.Encode(&buf, opaque); err != nil {
-		t.Fatal(err)
-	}
-	black.ImageData = buf.Bytes()
-
-	before := count(t, s, model)
-	bodies := [][]byte{black.Body()}
-	for i := 1; i < sent; i++ {
-		bodies = append(bodies, tileRequest(model, 0, i).Body())
-	}
-	failed := 0
-	for i, a := range together(t, s, bodies) {
-		switch {
-		case a.Status == http.StatusServiceUnavailable:
-			wantFailure(t, a, http.StatusServiceUnavailable, "forward_failed")
-			if strings.Contains(a.Detail, "simulated") || strings.Contains(a.Detail, ".py") {
-				t.Errorf("the answer tells a caller of the backend's inside: %s", a.Detail)
+	for name, pixels := range map[string]image.Image{"raises": image.Black, "gives too few rows": image.White} {
+		t.Run(name, func(t *testing.T) {
+			fatal := tileRequest(model, 0, 1)
+			var buf bytes.Buffer
+			tile := image.NewRGBA(image.Rect(0, 0, 224, 224))
+			draw.Draw(tile, tile.Bounds(), pixels, image.Point{}, draw.Src)
+			if err := png.Encode(&buf, tile); err != nil {
+				t.Fatal(err)
 			}
-			failed++
-		case a.Status != http.StatusOK || !sameBits(a.Output, want):
-			t.Errorf("request %d: status %d, %s", i, a.Status, a.Detail)
-		case i == 0:
-			t.Error("the request that the model fails on was answered")
-		}
-	}
-	did := count(t, s, model).minus(before)
-	t.Logf("%d requests, %d in the failed batch: %d got 503", sent, did.failed, failed)
-	if failed != did.failed || failed < sent/2 {
-		t.Errorf("%d requests got 503, Triton's failed batch held %d (of %d sent together)", failed, did.failed, sent)
-	}
+			fatal.ImageData = buf.Bytes()
 
-	bodies = bodies[1:]
-	for i, a := range together(t, s, bodies) {
-		if a.Status != http.StatusOK || !sameBits(a.Output, want) {
-			t.Errorf("next batch, request %d: status %d, %s", i, a.Status, a.Detail)
-		}
-	}
-	if a, err := s.Get("/ping"); err != nil || a.Status != http.StatusOK {
-		t.Errorf("/ping after a batch that failed: %v, %v", a, err)
+			bodies := [][]byte{fatal.Body()}
+			for i := 1; i < sent; i++ {
+				bodies = append(bodies, tileRequest(model, 0, i).Body())
+			}
+			before := count(t, s, model)
+			// A model that was idle for a second is probed; a probe would fail with the batch.
+			post(t, s, "/invocations", bodies[1])
+			failed := 0
+			for i, a := range together(t, s, bodies) {
+				switch {
+				case a.Status == http.StatusServiceUnavailable:
+					wantFailure(t, a, http.StatusServiceUnavailable, "forward_failed")
+					if strings.Contains(a.Detail, "simulated") || strings.Contains(a.Detail, ".py") || strings.Contains(a.Detail, "rows") {
+						t.Errorf("the answer tells a caller of the backend's inside: %s", a.Detail)
+					}
+					failed++
+				case a.Status != http.StatusOK || !sameBits(a.Output, want):
+					t.Errorf("request %d: status %d, %s", i, a.Status, a.Detail)
+				case i == 0:
+					t.Error("the request that the model fails on was answered")
+				}
+			}
+			did := count(t, s, model).minus(before)
+			t.Logf("%d requests, %d in the failed batch: %d got 503", sent, did.failed, failed)
+			if failed != did.failed || failed < sent/2 {
+				t.Errorf("%d requests got 503, Triton's failed batch held %d (of %d sent together)", failed, did.failed, sent)
+			}
+
+			for i, a := range together(t, s, bodies[1:]) {
+				if a.Status != http.StatusOK || !sameBits(a.Output, want) {
+					t.Errorf("next batch, request %d: status %d, %s", i, a.Status, a.Detail)
+				}
+			}
+			if a, err := s.Get("/ping"); err != nil || a.Status != http.StatusOK {
+				t.Errorf("/ping after a batch that failed: %v, %v", a, err)
+			}
+		})
 	}
 }
 

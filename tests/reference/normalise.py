@@ -23,9 +23,9 @@ def tensor(pixels, mean, std):
     return np.ascontiguousarray(((scaled - mean) / std).transpose(2, 0, 1))
 
 
-def numbers(text):
+def numbers(decimals):
     """Three decimals as float32, by way of float64, as a tensor library takes Python floats."""
-    return np.array(text.split(","), np.float64).astype(np.float32)
+    return np.array(decimals, np.float64).astype(np.float32)
 
 
 def main():
@@ -35,7 +35,7 @@ def main():
         values = np.frombuffer(sys.stdin.buffer.read(), "<f4")
         sys.stdout.buffer.write(values.astype("<f2").tobytes())
         return
-    mean, std, files = numbers(rest[0]), numbers(rest[1]), rest[2:]
+    mean, std, files = numbers(rest[0].split(",")), numbers(rest[1].split(",")), rest[2:]
     if command == "table":
         samples = np.arange(256, dtype=np.uint8)
         values = tensor(np.repeat(samples, 3).reshape(1, 256, 3), mean, std)

@@ -63,13 +63,19 @@ def mask(rows, step):
 STEPS = {f.__name__: f for f in (log1p, expm1, tpm, zscore, subset_columns, nonfinite_to_zero, round, mask)}
 
 
+def run(pipeline, rows, work=np.float64):
+    """Rows of float32 after each step of a pipeline, computed in the type ``work``."""
+    with np.errstate(all="ignore"):
+        for step in pipeline:
+            rows = STEPS[step["name"]](rows.astype(work), step).astype(np.float32)
+    return rows
+
+
 def main():
     pipeline, columns, *flags = sys.argv[1:]
     work = np.float32 if "--float32" in flags else np.float64
     rows = np.frombuffer(sys.stdin.buffer.read(), "<f4").reshape(-1, int(columns))
-    with np.errstate(all="ignore"):
-        for step in json.loads(pipeline):
-            rows = STEPS[step["name"]](rows.astype(work), step).astype(np.float32)
+    rows = run(json.loads(pipeline), rows, work)
     sys.stdout.buffer.write(rows.astype("<f4").tobytes())
 
 

@@ -24,6 +24,8 @@ type Tile struct {
 	PatchIdx  int     `json:"patch_idx"`
 	ModelName string  `json:"model_name,omitempty"`
 	Mode      string  `json:"mode,omitempty"`
+	// BulkRNA are raw counts in the order of the model's input genes.
+	BulkRNA []float64 `json:"bulk_rna,omitempty"`
 }
 
 // Body is the request's JSON.

@@ -42,7 +42,6 @@ type Options struct {
 type Stack struct {
 	URL        string // of the API
 	MetricsURL string
-	Triton     string // host:port of the Triton child's gRPC endpoint
 
 	cmd    *exec.Cmd
 	exited chan struct{}
@@ -166,13 +165,10 @@ func (s *Stack) readLog(r io.Reader) {
 		}
 		s.mu.Lock()
 		s.log = append(s.log, entry)
-		switch entry["msg"] {
-		case "listening":
+		if entry["msg"] == "listening" {
 			s.URL = fmt.Sprintf("http://127.0.0.1:%v", entry["port"])
 			s.MetricsURL = fmt.Sprintf("http://127.0.0.1:%v/metrics", entry["metrics_port"])
 			close(s.listening)
-		case "triton started":
-			s.Triton, _ = entry["grpc"].(string)
 		}
 		s.mu.Unlock()
 	}
@@ -210,14 +206,25 @@ func (s *Stack) Output() string {
 
 // TritonPID is the process id of the latest Triton child, 0 without one.
 func (s *Stack) TritonPID() int {
-	pid := 0
+	pid, _ := s.tritonStarted()["pid"].(float64)
+	return int(pid)
+}
+
+// TritonAddress is host:port of the latest Triton child's gRPC endpoint, empty
+// without one.
+func (s *Stack) TritonAddress() string {
+	address, _ := s.tritonStarted()["grpc"].(string)
+	return address
+}
+
+// tritonStarted is what the gateway logged at the latest start of a Triton child.
+func (s *Stack) tritonStarted() (latest map[string]any) {
 	for _, entry := range s.Log() {
 		if entry["msg"] == "triton started" {
-			number, _ := entry["pid"].(float64)
-			pid = int(number)
+			latest = entry
 		}
 	}
-	return pid
+	return latest
 }
 
 // Signal sends the gateway a signal.

@@ -2,7 +2,9 @@
 
 Triton calls ``execute`` with the requests that its dynamic batcher put together.
 Their tensors are joined along the batch dimension, the checkpoint runs once, and
-each request is given its own rows of the outputs that it asked for.
+each request is given its own rows of the outputs that it asked for. A checkpoint
+that was made for one batch size may give more rows than it was sent: those beyond
+the batch are padding and are left out.
 
 A batch stands or falls as a whole: when the checkpoint raises, every request of
 the batch is answered with an error, and the next batch is tried afresh.
@@ -38,7 +40,7 @@ class OnnxCheckpoint:
             inputs: arrays in the order of the model's inputs, each (rows, ...).
 
         Returns:
-            arrays in the order of the model's outputs, each (rows, ...).
+            arrays in the order of the model's outputs, each (at least rows, ...).
         """
         return self._session.run(self._outputs, dict(zip(self._inputs, inputs, strict=True)))
 
@@ -84,12 +86,16 @@ class TritonPythonModel:
         return responses
 
     def _forward(self, inputs, rows):
-        """Run the checkpoint and hold what it returns against the configuration."""
+        """Run the checkpoint and hold what it returns against the configuration.
+
+        Returns:
+            arrays in the order of the configuration's outputs, each (at least rows, ...).
+        """
         outputs = self._checkpoint.forward(inputs)
         if len(outputs) != len(self._outputs):
             raise RuntimeError(f"the checkpoint gave {len(outputs)} outputs, its configuration {len(self._outputs)}")
         for name, dtype, output in zip(self._outputs, self._dtypes, outputs, strict=True):
-            if output.shape[0] != rows:
+            if output.shape[0] < rows:
                 raise RuntimeError(f"output {name} has {output.shape[0]} rows for a batch of {rows}")
             if output.dtype != dtype:
                 raise RuntimeError(f"output {name} is {output.dtype}, the configuration says {np.dtype(dtype)}")
