@@ -195,7 +195,7 @@ func frameworkCode(err *fiber.Error) Code {
 func frameworkDetail(code Code) string {
 	switch code {
 	case CodeNotFound:
-		return "there is no such route; send tiles to /invocations or to /api/embed/{model}"
+		return "there is no such route; send tiles to /invocations or to /api/{embed,predict,predict_with_embedding}/{model}"
 	case CodeMethodNotAllowed:
 		return "this route does not take that method; the Allow header names those it takes"
 	case CodeRequestTimeout:

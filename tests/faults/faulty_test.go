@@ -156,7 +156,7 @@ func TestTritonComesLater(t *testing.T) {
 	if code := late.Stop(); code != 0 {
 		t.Errorf("a gateway without a Triton ended with exit code %d", code)
 	}
-	beside, err := stack.Start(t.Context(), stack.Options{Env: []string{"MODELS=h1", "TRITON_SERVER=", "TRITON_ADDRESS=" + s.Triton}})
+	beside, err := stack.Start(t.Context(), stack.Options{Env: []string{"MODELS=h1", "TRITON_SERVER=", "TRITON_ADDRESS=" + s.TritonAddress()}})
 	if err != nil {
 		t.Fatal(err)
 	}
