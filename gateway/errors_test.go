@@ -23,8 +23,8 @@ import (
 // inside is text that a Triton puts into its errors and no caller may see.
 const inside = "RuntimeError: secret At: /opt/model.py(12)"
 
-// Every error that can happen is driven through real HTTP once: its status, its
-// code, its body.
+// Errors of every kind are driven through real HTTP: their status, code and body.
+// Those that take more than a request have tests of their own.
 func TestEveryErrorOverHTTP(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -185,6 +185,32 @@ func TestBusyAtTheBound(t *testing.T) {
 	close(leave)
 	if a := <-first; a.status != http.StatusOK {
 		t.Errorf("the request that was let in: %d %s", a.status, a.raw)
+	}
+	r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
+		return tritontest.Zeros(r.models.list[0].config, q), nil
+	})
+	for range 3 { // each place is given back, after a failure too
+		r.post(t, "/invocations", "{")
+		if a := r.post(t, "/invocations", goodTile); a.status != http.StatusOK {
+			t.Errorf("afterwards: %d %s", a.status, a.raw)
+		}
+	}
+}
+
+func TestBusyAtTheBoundOnBytes(t *testing.T) {
+	r := run(t, func(c *Config) { c.MaxInFlightBytes = len(goodTile) })
+	larger := goodTile + " "
+	wantFailure(t, r.post(t, "/invocations", larger), http.StatusServiceUnavailable, CodeBusy)
+	chunked := r.request(t, http.MethodPost, "/invocations", goodTile)
+	chunked.ContentLength = -1
+	wantFailure(t, do(t, chunked), http.StatusServiceUnavailable, CodeBusy) // its room is not known, so more is set aside
+	for range 3 {
+		if a := r.post(t, "/invocations", goodTile); a.status != http.StatusOK {
+			t.Errorf("within the bound: %d %s", a.status, a.raw)
+		}
+	}
+	if left := r.admission.bytes.Load(); left != int64(len(goodTile)) {
+		t.Errorf("%d bytes of %d are given back", left, len(goodTile))
 	}
 }
 

@@ -16,7 +16,7 @@ func TestReadmeIsComplete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := map[string]string{} // table row by what stands in backquotes in its first two cells
+	rows := map[string]string{} // table row by what stands in backquotes in it
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "|") {
 			for i, part := range strings.Split(line, "`") {

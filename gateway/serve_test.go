@@ -72,7 +72,7 @@ func TestMetadata(t *testing.T) {
 // A connection can be used again after any failure, and an answer that comes
 // before the body was read still reaches a client that sends its body first.
 func TestConnectionOutlivesFailures(t *testing.T) {
-	const limit = 64 << 10
+	const limit = 9 << 20
 	r := run(t, func(c *Config) { c.MaxBodyBytes = limit })
 	conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
 	if err != nil {
@@ -103,7 +103,9 @@ func TestConnectionOutlivesFailures(t *testing.T) {
 		return strings.Repeat(fmt.Sprintf("%x\r\n%s\r\n", size, strings.Repeat("x", size)), n) + "0\r\n\r\n"
 	}
 	large := strings.Repeat("x", limit+1000)
-	send("/api/embed/nope", length(1000), large[:1000], http.StatusNotFound)
+	// More than the sockets hold: without reading it the answer would be lost.
+	const huge = 8 << 20
+	send("/api/embed/nope", length(huge), strings.Repeat("x", huge), http.StatusNotFound)
 	send("/invocations", length(len(large)), large, http.StatusRequestEntityTooLarge)
 	send("/invocations", "Transfer-Encoding: chunked", chunks(100, limit/90), http.StatusRequestEntityTooLarge)
 	send("/invocations", "Transfer-Encoding: chunked", chunks(10, 100), http.StatusBadRequest)
@@ -169,12 +171,13 @@ func TestRefusesToServeAContradiction(t *testing.T) {
 // deadline, or until they are served.
 func TestReadinessFollowsInference(t *testing.T) {
 	r := run(t, func(c *Config) { c.RequestTimeout = 2 * time.Second })
-	var fails atomic.Bool
+	var fails atomic.Bool // until the model is unloaded
+	var before atomic.Int64
 	var reason atomic.Pointer[string]
 	r.triton.Update(func(s *tritontest.Server) {
 		m := *s.Models["small"]
 		m.Infer = func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
-			if fails.Load() {
+			if fails.Load() || r.triton.Unloads("small") == int(before.Load()) {
 				return nil, status.Error(codes.Internal, *reason.Load())
 			}
 			return tritontest.Zeros(m.Config, q), nil
@@ -183,6 +186,7 @@ func TestReadinessFollowsInference(t *testing.T) {
 	})
 	for _, text := range []string{"Failed to process the request(s)", "Stub process 'small_0_0' is not healthy."} {
 		reason.Store(&text)
+		before.Store(int64(r.triton.Unloads("small")))
 		fails.Store(true)
 		r.await(t, http.StatusServiceUnavailable)
 		a := do(t, r.request(t, http.MethodGet, "/ping", ""))
@@ -193,14 +197,17 @@ func TestReadinessFollowsInference(t *testing.T) {
 		for r.models.list[0].window.parked() == 0 {
 			time.Sleep(time.Millisecond)
 		}
+		for r.triton.Unloads("small") == int(before.Load()) {
+			time.Sleep(time.Millisecond) // it cannot work before
+		}
 		fails.Store(false)
 		if a := <-parked; a.status != http.StatusOK {
 			t.Errorf("a request that waited while %q: %d %s", text, a.status, a.raw)
 		}
 		r.await(t, http.StatusOK)
 	}
-	if !strings.Contains(r.log.String(), "its process is gone") {
-		t.Error("the log does not tell of the reload")
+	if !strings.Contains(r.log.String(), "its process is gone") || !strings.Contains(r.log.String(), "fails on every batch") {
+		t.Error("the log does not tell of the reloads and their causes")
 	}
 }
 
@@ -213,12 +220,17 @@ func TestLoadIsNotIllHealth(t *testing.T) {
 		status.Error(codes.Unavailable, "Request timeout expired"),
 		status.Error(codes.DeadlineExceeded, "late"),
 	} {
-		r.answerCallers(func(context.Context, *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
-			return nil, failure
+		r.triton.Update(func(s *tritontest.Server) { // probes are refused like everybody
+			m := *s.Models["small"]
+			m.Infer = func(context.Context, *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
+				return nil, failure
+			}
+			s.Models["small"] = &m
 		})
 		for range 20 {
 			r.post(t, "/invocations", goodTile)
 		}
+		time.Sleep(canaryEvery + 200*time.Millisecond) // a probe comes when it has been quiet
 		if a := do(t, r.request(t, http.MethodGet, "/ping", "")); a.status != http.StatusOK {
 			t.Errorf("after %v: /ping says %d %s", failure, a.status, a.raw)
 		}

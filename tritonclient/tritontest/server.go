@@ -34,14 +34,22 @@ type Server struct {
 	ID     string
 	Models map[string]*Model
 
-	mu     sync.Mutex
-	loaded map[string]bool
+	mu       sync.Mutex
+	loaded   map[string]bool
+	unloaded map[string]int
+}
+
+// Unloads is how often the model was unloaded.
+func (s *Server) Unloads(model string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.unloaded[model]
 }
 
 // Start serves until the test ends and returns the address.
 func (s *Server) Start(t testing.TB) string {
 	t.Helper()
-	s.loaded = map[string]bool{}
+	s.loaded, s.unloaded = map[string]bool{}, map[string]int{}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -133,6 +141,7 @@ func (s *Server) RepositoryModelUnload(_ context.Context, r *kserve.RepositoryMo
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.loaded, r.ModelName)
+	s.unloaded[r.ModelName]++
 	return &kserve.RepositoryModelUnloadResponse{}, nil
 }
 
