@@ -27,6 +27,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+PRODUCER = "histogate stand-in"  # what tells a stand-in from a real checkpoint
 TILE = 224
 PATCH = 32  # a patch is 32x32 pixels
 CHANNELS = 8  # features of a patch
@@ -184,7 +185,7 @@ def finish(name, nodes, constants, inputs, outputs):
     initializers = [numpy_helper.from_array(v, k) for k, v in constants.items()]
     graph = helper.make_graph(nodes, f"stand-in for {name}", tensors(inputs), tensors(outputs), initializers)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    model.producer_name = "histogate stand-in"
+    model.producer_name = PRODUCER
     model.doc_string = f"A stand-in with the shapes of {name}. Not the real weights; its answers mean nothing."
     onnx.checker.check_model(model, full_check=True)
     return model
@@ -262,6 +263,8 @@ def main():
         path = args.repository / name / "1" / "model.onnx"
         if not args.check:
             path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists() and onnx.load(path).producer_name != PRODUCER:
+                sys.exit(f"{path} is not a stand-in, and is not overwritten: keep real checkpoints in another repository")
             path.write_bytes(make().SerializeToString(deterministic=True))
         if name == "tissue-seg":
             check(path, most=SEG_ROWS, ranges={"tile": (0, 1)}, rounds=10)
