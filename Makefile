@@ -10,7 +10,7 @@ LINTER   := $(CACHE)/bin/golangci-lint-$(GOLANGCI)/golangci-lint
 TIED := setpriv --pdeathsig TERM
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test fuzz lint generate setup build
+.PHONY: help demo serve test fuzz storm lint generate setup build
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +35,9 @@ fuzz: FUZZ_SEED ?= 1
 fuzz: setup ## FUZZ_MUTANTS (200000) mutated images, ours against Pillow, from FUZZ_SEED (1)
 	go build -o build/fuzz ./tests/fuzz
 	exec $(TIED) build/fuzz -n $(FUZZ_MUTANTS) -seed $(FUZZ_SEED)
+
+storm: build ## 20,000 requests at a real stack, a third of them malformed
+	exec $(TIED) go test -count=1 -v -timeout 20m -exec '$(TIED)' ./tests/storm -requests 20000 -gateway-race=false
 
 lint: setup $(LINTER) ## golangci-lint (gofmt included), ruff, shellcheck
 	$(LINTER) run ./...

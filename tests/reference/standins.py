@@ -264,7 +264,7 @@ def main():
         if not args.check:
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists() and onnx.load(path).producer_name != PRODUCER:
-                sys.exit(f"{path} is not a stand-in, and is not overwritten: keep real checkpoints in another repository")
+                sys.exit(f"{path} is not a stand-in and stays: keep real checkpoints in another repository")
             path.write_bytes(make().SerializeToString(deterministic=True))
         if name == "tissue-seg":
             check(path, most=SEG_ROWS, ranges={"tile": (0, 1)}, rounds=10)
