@@ -105,12 +105,12 @@ func (b *bodies) tooLarge() error {
 
 // discard reads what is left of a body that will not be looked at. A client
 // reads the answer only when it has sent its body: answering before that and
-// closing reaches it as a reset connection, without the answer. The amount is
-// bounded by the body limit and the time by the connection's read deadline.
+// closing reaches it as a reset connection, without the answer. It costs no
+// memory, and its time is bounded by the connection's read deadline.
 func (b *bodies) discard(c *fiber.Ctx) {
 	if stream := c.Context().RequestBodyStream(); stream != nil {
 		// A failure here only means that there is nobody left to be answered.
-		_, _ = io.CopyN(io.Discard, stream, int64(b.limit))
+		_, _ = io.Copy(io.Discard, stream)
 	}
 }
 

@@ -66,7 +66,7 @@ func settings() []setting {
 		{"MODELS", "models to serve, separated by commas; empty means all in the repository", "", func(c *Config, value string) error {
 			c.Models = nil
 			for name := range strings.SplitSeq(value, ",") {
-				if name = strings.TrimSpace(name); name != "" {
+				if name = strings.TrimSpace(name); name != "" && !slices.Contains(c.Models, name) {
 					c.Models = append(c.Models, name)
 				}
 			}
@@ -91,9 +91,13 @@ func settings() []setting {
 		{"IMAGE_FORMATS", "formats of tiles that are taken, separated by commas", formatNames(), func(c *Config, value string) error {
 			c.ImageFormats = nil
 			for name := range strings.SplitSeq(value, ",") {
-				i := slices.IndexFunc(raster.Formats(), func(f raster.Format) bool { return strings.EqualFold(string(f), strings.TrimSpace(name)) })
+				name = strings.TrimSpace(name)
+				if strings.EqualFold(name, "jpg") {
+					name = string(raster.JPEG)
+				}
+				i := slices.IndexFunc(raster.Formats(), func(f raster.Format) bool { return strings.EqualFold(string(f), name) })
 				if i < 0 {
-					return fmt.Errorf("%q is not one of %s", strings.TrimSpace(name), formatNames())
+					return fmt.Errorf("%q is not one of %s", name, formatNames())
 				}
 				c.ImageFormats = append(c.ImageFormats, raster.Formats()[i])
 			}

@@ -22,6 +22,7 @@ const (
 	acceptBacklog    = 20 * time.Millisecond // without a connection, until no more are waiting
 	acceptLimit      = time.Second           // for those who never stop connecting
 	acceptPause      = 10 * time.Millisecond
+	halfSentLimit    = 3 * time.Second // of a request that stops half-way, while draining
 	drainPoll        = 20 * time.Millisecond
 	cancelGrace      = 2 * time.Second // from cancelling what is pending until it is given up
 )
@@ -99,8 +100,8 @@ func (l *listener) stop() {
 // conn is a connection of the API.
 type conn struct {
 	*net.TCPConn
-	// heard tells that the client has sent anything at all.
-	heard atomic.Bool
+	// heard is when the client last sent anything, in Unix nanoseconds; 0: never.
+	heard atomic.Int64
 	// mute has what is written go nowhere.
 	mute atomic.Bool
 	// linger has Close wait, within bounds, for what the client still sends.
@@ -112,10 +113,18 @@ type conn struct {
 
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.TCPConn.Read(p)
-	if n > 0 && !c.heard.Load() {
-		c.heard.Store(true)
+	if n > 0 {
+		c.heard.Store(time.Now().UnixNano())
 	}
 	return n, err
+}
+
+// giveUpReading ends a read that has waited for the client for too long. It does
+// nothing to a request that has arrived: nobody reads then.
+func (c *conn) giveUpReading(after time.Duration) {
+	if time.Since(time.Unix(0, c.heard.Load())) > after {
+		_ = c.SetReadDeadline(time.Unix(1, 0)) // the past; if it is closed, all the better
+	}
 }
 
 func (c *conn) Write(p []byte) (int, error) {
@@ -186,13 +195,18 @@ func (s *connections) changed(c net.Conn, state fasthttp.ConnState) {
 }
 
 // wait closes what has been quiet for long enough until no connection is left,
-// and reports whether that came to pass within the limit.
+// and reports whether that came to pass within the limit. A request that stopped
+// half-way is given up: its client is told that it did not arrive in time.
 func (s *connections) wait(limit, quiet time.Duration) bool {
-	for end := time.Now().Add(limit); ; time.Sleep(drainPoll) {
+	began := time.Now()
+	for end := began.Add(limit); ; time.Sleep(drainPoll) {
 		s.mu.Lock()
 		for c, since := range s.quiet {
 			if !since.IsZero() && time.Since(since) >= quiet {
 				_ = c.Close() // its goroutine notices and reports it closed
+			}
+			if since.IsZero() && time.Since(began) >= halfSentLimit {
+				c.(*conn).giveUpReading(halfSentLimit)
 			}
 		}
 		open := len(s.quiet)

@@ -3,6 +3,7 @@ package gateway
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -108,7 +109,7 @@ func TestListenerTakesTheBacklog(t *testing.T) {
 	taken := 0
 	for {
 		conn, err := l.Accept()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {

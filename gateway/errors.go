@@ -91,7 +91,7 @@ func classify(err error) answer {
 		return answerFor(backendCode(backend), "")
 	case errors.As(err, &framework):
 		code := frameworkCode(framework)
-		return answerFor(code, frameworkDetail(code))
+		return answerFor(code, frameworkDetail(code, framework.Message))
 	case errors.Is(err, errCallerGone):
 		return answerFor(CodeCallerGone, err.Error())
 	case errors.Is(err, context.DeadlineExceeded):
@@ -191,8 +191,8 @@ func frameworkCode(err *fiber.Error) Code {
 }
 
 // frameworkDetail says what to change about a request that the framework
-// refused. Its own words are for whoever runs a server.
-func frameworkDetail(code Code) string {
+// refused. Its own words tell only what is wrong with HTTP.
+func frameworkDetail(code Code, message string) string {
 	switch code {
 	case CodeNotFound:
 		return "there is no such route; send tiles to /invocations or to /api/{embed,predict,predict_with_embedding}/{model}"
@@ -203,7 +203,7 @@ func frameworkDetail(code Code) string {
 	case CodeHeaderTooLarge:
 		return fmt.Sprintf("the headers are larger than the %d bytes that are taken", headerBytes)
 	case CodeMalformedHTTP:
-		return "this is not a well-formed HTTP request"
+		return fmt.Sprintf("this is not a well-formed HTTP request: %q", clipTo(message, 120))
 	default:
 		return ""
 	}
@@ -216,7 +216,10 @@ func unknownModel(name string, served []string) error {
 
 // clip bounds how much of a caller's own text an answer repeats.
 func clip(s string) string {
-	const most = 40
+	return clipTo(s, 40)
+}
+
+func clipTo(s string, most int) string {
 	n := 0
 	for i := range s {
 		if n == most {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/valyala/fasthttp"
 	"golang.org/x/sync/errgroup"
 
 	"histogate/tritonclient"
@@ -70,8 +71,9 @@ func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
 	if g.child != nil {
 		g.child.control = g.triton
 	}
+	loading := make(chan struct{}, 1)
 	for _, m := range served.list {
-		m.health = newHealth(m, g.triton, g.child, g.metrics, log)
+		m.health = newHealth(m, g.triton, g.child, loading, g.metrics, log)
 		g.metrics.parked(m.spec.Name, m.window.parked)
 		if m.spec.TakesBulkRNA() {
 			g.metrics.rnaCache(m.spec.Name, m.preparer.RNACacheStats)
@@ -80,6 +82,7 @@ func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
 	g.app = fiber.New(fiber.Config{
 		DisableStartupMessage: true,
 		CaseSensitive:         true,
+		UnescapePath:          true,
 		ErrorHandler:          g.fail, // of what is refused before it is routed
 		StreamRequestBody:     true,   // see bodies
 		BodyLimit:             cfg.MaxBodyBytes,
@@ -92,7 +95,25 @@ func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
 	})
 	g.app.Server().ConnState = g.connections.changed
 	g.routes()
+	// The framework answers an unknown method itself, in its own way.
+	g.app.Server().Handler = g.onlyKnownMethods(g.app.Handler())
 	return g, nil
+}
+
+func (g *Gateway) onlyKnownMethods(next fasthttp.RequestHandler) fasthttp.RequestHandler {
+	known := map[string]bool{}
+	for _, method := range fiber.DefaultMethods {
+		known[method] = true
+	}
+	return func(ctx *fasthttp.RequestCtx) {
+		if known[string(ctx.Method())] {
+			next(ctx)
+			return
+		}
+		c := g.app.AcquireCtx(ctx)
+		defer g.app.ReleaseCtx(c)
+		_ = g.fail(c, refuse(CodeMethodNotAllowed, "there is no such method; POST and GET are taken")) // it has been written
+	}
 }
 
 // Serve serves until the context ends. Then it takes no new connection, answers
@@ -157,7 +178,7 @@ func (g *Gateway) admin() http.Handler {
 func listen(host string, port int, setting string) (*net.TCPListener, error) {
 	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
-		return nil, fmt.Errorf("%s=%d: %w", setting, port, err)
+		return nil, fmt.Errorf("HOST=%q %s=%d: %w", host, setting, port, err)
 	}
 	return l.(*net.TCPListener), nil
 }

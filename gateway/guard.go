@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"syscall"
 	"time"
@@ -20,14 +21,15 @@ const GuardCommand = "guard"
 const guardPatience = 5 * time.Second
 
 // Guard runs a command until it ends by itself or the standard input is closed,
-// and then sees to it that nothing of its process group is left. It writes the
-// command's process id to the standard output and, at the end, how it ended.
+// and then sees to it that nothing is left of its process group and of its shared
+// memory, whose names begin with the given prefix. It writes the command's process
+// id to the standard output and returns how the command ended.
 //
 // It is what stands between the gateway and its Triton, as a process of its own:
 // its input closes when the gateway ends, however it ends, so that even one that
 // was killed leaves no Triton and no backend process behind. The command is asked
 // to stop (SIGTERM), and killed when that takes too long.
-func Guard(command []string) error {
+func Guard(prefix string, command []string) error {
 	// If the guard itself is killed the kernel asks the command to stop, when
 	// the thread ends that started it: so this one is kept.
 	runtime.LockOSThread()
@@ -43,6 +45,7 @@ func Guard(command []string) error {
 	}
 	// A backend's process can outlive a server that was killed.
 	killGroup := func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	defer removeSharedMemory(prefix)
 	defer killGroup()
 	_, _ = fmt.Println(cmd.Process.Pid) // whoever reads it may be gone already
 	go func() {
@@ -56,4 +59,19 @@ func Guard(command []string) error {
 		err = errors.New("exit status 0")
 	}
 	return err
+}
+
+// removeSharedMemory removes what a server that was killed has left in memory: its
+// backends' regions stay until the machine ends, and /dev/shm is small in a container.
+func removeSharedMemory(prefix string) {
+	if prefix == "" {
+		return
+	}
+	left, err := filepath.Glob("/dev/shm/" + prefix + "*")
+	if err != nil {
+		return
+	}
+	for _, path := range left {
+		_ = os.Remove(path) // it may be gone already
+	}
 }

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -99,7 +100,7 @@ func backendProcesses(triton int, model string) (pids []int) {
 	for _, path := range stats {
 		stat, _ := os.ReadFile(path) // empty when the process has just ended
 		// Behind the name, which may hold anything: state, parent, ...
-		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		if len(fields) < 2 || fields[1] != strconv.Itoa(triton) {
 			continue
 		}

@@ -30,7 +30,8 @@ const (
 type health struct {
 	model   *model
 	triton  *tritonclient.Client
-	child   *child // nil where something else runs Triton
+	child   *child        // nil where something else runs Triton
+	loading chan struct{} // shared by all models: who holds its one place may load
 	metrics *metrics
 	log     *slog.Logger
 
@@ -41,8 +42,8 @@ type health struct {
 	pulse   pulse
 }
 
-func newHealth(m *model, triton *tritonclient.Client, child *child, metrics *metrics, log *slog.Logger) *health {
-	h := &health{model: m, triton: triton, child: child, metrics: metrics, log: log.With("model", m.spec.Name), suspect: make(chan struct{}, 1), started: time.Now()}
+func newHealth(m *model, triton *tritonclient.Client, child *child, loading chan struct{}, metrics *metrics, log *slog.Logger) *health {
+	h := &health{model: m, triton: triton, child: child, loading: loading, metrics: metrics, log: log.With("model", m.spec.Name), suspect: make(chan struct{}, 1), started: time.Now()}
 	h.down(trouble{reason: "it is being loaded"})
 	return h
 }
@@ -177,7 +178,10 @@ func (h *health) report(err error, served bool) {
 	now := explain(err)
 	if before := h.trouble.Load(); before == nil || *before != now {
 		level := slog.LevelInfo // at a start it is only a matter of time
-		if served {
+		switch {
+		case now.lasting:
+			level = slog.LevelError
+		case served, h.child == nil:
 			level = slog.LevelWarn
 		}
 		h.log.Log(context.Background(), level, "model is not ready", "reason", now.reason, "error", err)
@@ -215,7 +219,9 @@ func explain(err error) trouble {
 	case failure.Kind == tritonclient.BackendDead, failure.Kind == tritonclient.NotFound:
 		return trouble{"it is being loaded again", false}
 	case failure.Op == "RepositoryModelLoad":
-		return trouble{"its checkpoint cannot be loaded", true}
+		return trouble{"the inference server cannot load it", true}
+	case failure.Kind == tritonclient.BadOutput, failure.Kind == tritonclient.Rejected:
+		return trouble{"what it takes or answers is not what its spec says", true}
 	case failure.Kind == tritonclient.DeadlineExceeded, failure.Kind == tritonclient.Canceled:
 		return trouble{"it does not answer", false}
 	default:
@@ -234,7 +240,7 @@ func (h *health) bringUp(ctx context.Context) error {
 		return err
 	}
 	if !loaded {
-		if err := h.triton.LoadModel(ctx, name); err != nil {
+		if err := h.load(ctx); err != nil {
 			return err
 		}
 	}
@@ -261,6 +267,18 @@ func (h *health) bringUp(ctx context.Context) error {
 	}
 	h.metrics.connected(server.Version)
 	return nil
+}
+
+// load has Triton load the model, one model at a time: on a machine that is busy
+// a Triton that starts several backends at once was seen to abort.
+func (h *health) load(ctx context.Context) error {
+	select {
+	case h.loading <- struct{}{}:
+		defer func() { <-h.loading }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return h.triton.LoadModel(ctx, h.model.spec.Name)
 }
 
 // watch returns when the model does not answer a probe. It probes a model that

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"histogate/prep"
 	"histogate/tritonclient"
@@ -41,6 +42,9 @@ func readModels(cfg *Config) (*models, error) {
 			return nil, fmt.Errorf("MODEL_REPOSITORY: %w", err)
 		}
 		for _, e := range entries {
+			if strings.HasPrefix(e.Name(), ".") || e.Name() == "lost+found" { // of version control and file systems
+				continue
+			}
 			// A link to a folder counts: mounted volumes are made of them.
 			if info, err := os.Stat(filepath.Join(cfg.ModelRepository, e.Name())); err == nil && info.IsDir() {
 				names = append(names, e.Name())

@@ -125,7 +125,7 @@ func (g *Gateway) fail(c *fiber.Ctx, err error) error {
 		conn.linger.Store(a.code == CodeHeaderTooLarge || a.code == CodeMalformedHTTP)
 		// A client that has sent nothing would take it for the answer to what it
 		// sends next.
-		conn.mute.Store(!conn.heard.Load())
+		conn.mute.Store(conn.heard.Load() == 0)
 	}
 	g.bodies.discard(c)
 	c.Status(a.status)

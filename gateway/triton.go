@@ -104,7 +104,7 @@ func (t *child) run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // to be told to stop is no failure
 		case !everLive && (attempt == tritonFirstStarts || errors.Is(err, errTooSlow)):
-			return fmt.Errorf("tritonserver did not start: %w", err)
+			return fmt.Errorf("tritonserver did not start (TRITON_SERVER=%q): %w", t.cfg.TritonServer, err)
 		}
 		if time.Since(up) > time.Minute {
 			backoff = tritonBackoffMin
@@ -132,12 +132,13 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 	}
 	id := "histogate-" + rand.Text()
 	grpcAddress := net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0]))
-	cmd := exec.Command(self, GuardCommand, t.cfg.TritonServer,
+	cmd := exec.Command(self, GuardCommand, id, t.cfg.TritonServer,
 		"--id="+id,
 		"--model-repository="+t.cfg.ModelRepository,
 		"--backend-directory="+t.cfg.TritonBackends,
 		// Models are loaded one by one on request: only so can a dead backend be
 		// brought back, and one broken model does not keep the server from starting.
+		"--backend-config=python,shm-region-prefix-name="+id,
 		"--model-control-mode=explicit",
 		"--disable-auto-complete-config",
 		"--grpc-address=127.0.0.1", "--grpc-port="+strconv.Itoa(ports[0]),

@@ -114,7 +114,7 @@ func referenceFields(members map[string]json.RawMessage) bool {
 		return raw != nil && strings.IndexByte(with, raw[0]) >= 0
 	}
 	optional := func(name, with string) bool { return members[name] == nil || starts(name, with+"n") }
-	if !starts("image_data", `"`) || !starts("slide_name", `"`) || !optional("bulk_rna", "[") {
+	if !starts("image_data", `"`) || !starts("slide_name", `"`) {
 		return false
 	}
 	for _, name := range []string{"x", "y", "width", "height", "patch_idx"} {

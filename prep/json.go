@@ -178,6 +178,11 @@ func (s *scanner) literal() error {
 			return nil
 		}
 	}
+	for _, word := range [...]string{"NaN", "Infinity", "nan", "inf"} {
+		if bytes.HasPrefix(s.data[s.pos:], []byte(word)) {
+			return s.fail(s.pos, "%s is not JSON; send a number or null", word)
+		}
+	}
 	return s.unexpected("a value")
 }
 

@@ -141,10 +141,10 @@ func (r *Request) SlideName() []byte { return r.fields[slideName].raw }
 func (r *Request) Mode() (string, error) { return r.optionalText(modeField) }
 
 func (r *Request) optionalText(f field) (string, error) {
-	switch t := r.fields[f]; t.kind {
-	case missing:
+	switch t := r.fields[f]; {
+	case t.kind == missing, t.isNull():
 		return "", nil
-	case stringKind:
+	case t.kind == stringKind:
 		return t.text(), nil
 	default:
 		return "", r.name(refuse(InvalidRequest, f.String(), "must be a string"))
@@ -184,9 +184,6 @@ func (r *Request) validate() error {
 		if _, err := strconv.ParseFloat(string(t.raw), 64); err != nil {
 			return r.name(refuse(InvalidRequest, f.String(), "%s does not fit a 64-bit float", clip(string(t.raw))))
 		}
-	}
-	if t := r.fields[bulkRNA]; t.kind != missing && t.kind != arrayKind && !t.isNull() {
-		return r.name(refuse(InvalidRequest, bulkRNA.String(), "must be an array of numbers or null"))
 	}
 	return nil
 }

@@ -35,9 +35,12 @@ func newBulkRNAPreparer(spec *Spec, in Input, cache *vectorCache) *bulkRNAPrepar
 // prepare writes the tensor for the value of a checked request's bulk_rna: the
 // array's numbers after the transforms, or zeros, untransformed, for none.
 func (p *bulkRNAPreparer) prepare(dst []byte, t token) *Error {
-	if t.kind != arrayKind {
+	switch {
+	case t.kind == missing, t.isNull():
 		clear(dst)
 		return nil
+	case t.kind != arrayKind:
+		return refuseRNA("must be an array of numbers or null")
 	}
 	key := p.cache.key(t.raw)
 	if p.cache.get(key, dst) {

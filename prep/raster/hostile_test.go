@@ -17,7 +17,7 @@ import (
 
 // Bounds on what one hostile file may cost.
 const (
-	hostileTime   = 50 * time.Millisecond
+	hostileTime   = 50 * time.Millisecond * slowdown
 	hostileMemory = 20 << 20
 )
 

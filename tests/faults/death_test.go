@@ -18,7 +18,7 @@ const (
 // Triton; the model is back by itself.
 func TestBackendProcessKilled(t *testing.T) {
 	s, want := start(t, stack.Options{})
-	l := startLoad(s, "h1", callers, want)
+	l := startLoad(s, callers, want)
 	time.Sleep(time.Second)
 	pids := stubs(t, s, "h1")
 	if len(pids) != 1 {
@@ -29,7 +29,7 @@ func TestBackendProcessKilled(t *testing.T) {
 	on := await(t, s, http.StatusOK, 10*time.Second)
 	time.Sleep(time.Second)
 	t.Logf("/ping off after %s, on again %s later; callers: %s", off.Round(time.Millisecond), on.Round(time.Millisecond), l.end())
-	hold(t, l, window)
+	hold(t, l)
 	if off > 2*time.Second {
 		t.Errorf("/ping told the truth after %s", off)
 	}
@@ -39,14 +39,14 @@ func TestBackendProcessKilled(t *testing.T) {
 // again; requests wait meanwhile.
 func TestTritonKilled(t *testing.T) {
 	s, want := start(t, stack.Options{})
-	l := startLoad(s, "h1", callers, want)
+	l := startLoad(s, callers, want)
 	time.Sleep(time.Second)
 	kill(t, s.TritonPID(), syscall.SIGKILL)
 	off := await(t, s, http.StatusServiceUnavailable, 5*time.Second)
 	on := await(t, s, http.StatusOK, 20*time.Second)
 	time.Sleep(time.Second)
 	t.Logf("/ping off after %s, on again %s later; callers: %s", off.Round(time.Millisecond), on.Round(time.Millisecond), l.end())
-	hold(t, l, window)
+	hold(t, l)
 	if off > 2*time.Second {
 		t.Errorf("/ping told the truth after %s", off)
 	}
@@ -54,14 +54,14 @@ func TestTritonKilled(t *testing.T) {
 
 // hold checks what is promised of every fault: no caller is left without an
 // answer, none gets another's, and at most some fail, with a 503.
-func hold(t *testing.T, l *load, most int) {
+func hold(t *testing.T, l *load) {
 	t.Helper()
 	if l.lost > 0 || l.wrong > 0 {
 		t.Errorf("%d callers without an answer, %d with a wrong one", l.lost, l.wrong)
 	}
 	failed := l.statuses[http.StatusServiceUnavailable]
-	if failed > most {
-		t.Errorf("%d requests failed, more than the %d that can be inside Triton", failed, most)
+	if failed > window {
+		t.Errorf("%d requests failed, more than the %d that can be inside Triton", failed, window)
 	}
 	for status, n := range l.statuses {
 		if status != http.StatusOK && status != http.StatusServiceUnavailable {

@@ -65,14 +65,14 @@ func TestFaultsOfABatch(t *testing.T) {
 	for _, fault := range []string{"raise", "nan", "shape", "rows", "dtype", "fewer"} {
 		t.Run(fault, func(t *testing.T) {
 			ask(fault)
-			a, err := s.Post("/invocations", tile("h1", 0))
+			a, err := s.Post("/invocations", tile(0))
 			if err != nil || a.Status != http.StatusServiceUnavailable || a.Code != "forward_failed" {
 				t.Fatalf("the batch: %v, %+v", err, a)
 			}
 			if strings.Contains(string(a.Raw), "CUDA") || strings.Contains(string(a.Raw), ".py") {
 				t.Errorf("the answer tells what is inside: %s", a.Raw)
 			}
-			l := startLoad(s, "h1", 8, want)
+			l := startLoad(s, 8, want)
 			time.Sleep(500 * time.Millisecond)
 			if l.end(); l.lost+l.wrong+l.statuses[http.StatusServiceUnavailable] > 0 || l.statuses[http.StatusOK] == 0 {
 				t.Errorf("after it: %s", l)
@@ -90,14 +90,14 @@ func TestFaultsOfAProcess(t *testing.T) {
 	} {
 		t.Run(fault, func(t *testing.T) {
 			s, want, ask := startFaulty(t)
-			l := startLoad(s, "h1", callers, want)
+			l := startLoad(s, callers, want)
 			time.Sleep(500 * time.Millisecond)
 			ask(fault)
 			off := await(t, s, http.StatusServiceUnavailable, 10*time.Second)
 			on := await(t, s, http.StatusOK, 20*time.Second)
 			time.Sleep(500 * time.Millisecond)
 			t.Logf("/ping off after %s, on again %s later; callers: %s", off.Round(time.Millisecond), on.Round(time.Millisecond), l.end())
-			hold(t, l, window)
+			hold(t, l)
 			if off > limit {
 				t.Errorf("/ping told the truth after %s, later than %s", off, limit)
 			}
@@ -110,10 +110,10 @@ func TestFaultsOfAProcess(t *testing.T) {
 func TestModelForgetsABatch(t *testing.T) {
 	s, want, ask := startFaulty(t)
 	ask("none")
-	l := startLoad(s, "h1", callers, want)
+	l := startLoad(s, callers, want)
 	time.Sleep(3*executeLimit + time.Second)
 	t.Logf("callers: %s", l.end())
-	hold(t, l, window)
+	hold(t, l)
 	if n := l.codes["backend_timeout"]; n == 0 || n > 48 || n != l.statuses[http.StatusServiceUnavailable] {
 		t.Errorf("%d of one batch were told that it is late", n)
 	}
@@ -129,14 +129,14 @@ func TestModelForgetsABatch(t *testing.T) {
 // replaced.
 func TestTritonHangs(t *testing.T) {
 	s, want := start(t, stack.Options{})
-	l := startLoad(s, "h1", callers, want)
+	l := startLoad(s, callers, want)
 	time.Sleep(500 * time.Millisecond)
 	kill(t, s.TritonPID(), syscall.SIGSTOP)
 	off := await(t, s, http.StatusServiceUnavailable, 10*time.Second)
 	on := await(t, s, http.StatusOK, 20*time.Second)
 	time.Sleep(500 * time.Millisecond)
 	t.Logf("/ping off after %s, on again %s later; callers: %s", off.Round(time.Millisecond), on.Round(time.Millisecond), l.end())
-	hold(t, l, window)
+	hold(t, l)
 }
 
 // A Triton that something else runs may come up after the gateway, and what
@@ -160,7 +160,7 @@ func TestTritonComesLater(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a, err := beside.Post("/invocations", tile("h1", 1)); err != nil || len(a.Output) != len(want) {
+	if a, err := beside.Post("/invocations", tile(1)); err != nil || len(a.Output) != len(want) {
 		t.Errorf("beside a Triton that something else runs: %v, %+v", err, a)
 	}
 	if code := beside.Stop(); code != 0 {

@@ -23,10 +23,9 @@ import (
 
 // load is callers that send sound tiles, one after another each, until stopped.
 type load struct {
-	s     *stack.Stack
-	model string
-	stop  chan struct{}
-	done  sync.WaitGroup
+	s    *stack.Stack
+	stop chan struct{}
+	done sync.WaitGroup
 
 	mu       sync.Mutex
 	statuses map[int]int
@@ -36,11 +35,11 @@ type load struct {
 	wrong    int           // a 200 whose values are not the model's
 }
 
-// startLoad keeps callers requests in flight.
-func startLoad(s *stack.Stack, model string, callers int, want []float32) *load {
-	l := &load{s: s, model: model, stop: make(chan struct{}), statuses: map[int]int{}, codes: map[string]int{}}
+// startLoad keeps a number of requests for h1 in flight.
+func startLoad(s *stack.Stack, callers int, want []float32) *load {
+	l := &load{s: s, stop: make(chan struct{}), statuses: map[int]int{}, codes: map[string]int{}}
 	for i := range callers {
-		body := tile(model, i)
+		body := tile(i)
 		l.done.Go(func() {
 			for {
 				select {
@@ -90,11 +89,11 @@ func (l *load) String() string {
 		strings.Join(parts, ", "), l.codes, l.lost, l.wrong, l.slowest.Round(time.Millisecond))
 }
 
-// tile is a sound request; i chooses the slide and the patch, not the picture.
-func tile(model string, i int) []byte {
+// tile is a sound request for h1; i chooses the slide and the patch, not the picture.
+func tile(i int) []byte {
 	return stack.Tile{
 		ImageData: stack.ReadTile(stack.TilePaths()[0]), SlideName: "slide-" + strconv.Itoa(i%3), Width: 224, Height: 224,
-		PatchIdx: i, ModelName: model, Mode: "embedding",
+		PatchIdx: i, ModelName: "h1", Mode: "embedding",
 	}.Body()
 }
 
@@ -117,7 +116,7 @@ func start(t *testing.T, o stack.Options) (*stack.Stack, []float32) {
 			t.Logf("what the stack wrote:\n%s", s.Output())
 		}
 	})
-	a, err := s.Post("/invocations", tile("h1", 0))
+	a, err := s.Post("/invocations", tile(0))
 	if err != nil || a.Status != http.StatusOK {
 		t.Fatalf("before any fault: %v, %v", a, err)
 	}

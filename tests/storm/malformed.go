@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"image"
 	"image/png"
+	"maps"
 	"strings"
 )
 
@@ -38,21 +39,14 @@ func (s sound) json() []byte {
 
 // with is the request with one field set to raw JSON.
 func (s sound) with(field, raw string) []byte {
-	fields := map[string]any{}
-	for k, v := range s.fields {
-		fields[k] = v
-	}
+	fields := maps.Clone(s.fields)
 	fields[field] = json.RawMessage(raw)
 	return sound{s.image, fields}.json()
 }
 
 func (s sound) without(field string) []byte {
-	fields := map[string]any{}
-	for k, v := range s.fields {
-		if k != field {
-			fields[k] = v
-		}
-	}
+	fields := maps.Clone(s.fields)
+	delete(fields, field)
 	return sound{s.image, fields}.json()
 }
 
@@ -112,7 +106,6 @@ func ways() []malformed {
 	add("slide_name a number", request, func(s sound) []byte { return s.with("slide_name", "7") })
 	add("tissue_ratio a string", request, func(s sound) []byte { return s.with("tissue_ratio", `"all"`) })
 	add("resolution too large", request, func(s sound) []byte { return s.with("resolution", "1e999") })
-	add("bulk_rna an object", request, func(s sound) []byte { return s.with("bulk_rna", "{}") })
 	add("model_name missing", request, func(s sound) []byte { return s.without("model_name") })
 	add("mode a number", request, func(s sound) []byte { return s.with("mode", "1") })
 	add("mode unknown", "unsupported_mode", func(s sound) []byte { return s.with("mode", `"embed"`) })

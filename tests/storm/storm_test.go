@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"flag"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -66,10 +67,7 @@ func TestStorm(t *testing.T) {
 			for i := int(next.Add(1)); i <= *requests; i = int(next.Add(1)) {
 				r := rand.New(rand.NewPCG(1, uint64(i)))
 				which := r.IntN(len(tiles))
-				tile := sound{tiles[which].image, map[string]any{}}
-				for k, v := range tiles[which].fields {
-					tile.fields[k] = v
-				}
+				tile := sound{tiles[which].image, maps.Clone(tiles[which].fields)}
 				tile.fields["slide_name"], tile.fields["patch_idx"] = "slide-"+strconv.Itoa(i%17), i
 				if i%3 == 0 {
 					way := (i / 3) % len(all)

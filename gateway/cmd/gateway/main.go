@@ -15,8 +15,8 @@ import (
 )
 
 func main() {
-	if len(os.Args) > 2 && os.Args[1] == gateway.GuardCommand {
-		fmt.Println(gateway.Guard(os.Args[2:])) // the gateway reads how it ended
+	if len(os.Args) > 3 && os.Args[1] == gateway.GuardCommand {
+		fmt.Println(gateway.Guard(os.Args[2], os.Args[3:])) // the gateway reads how it ended
 		return
 	}
 	if len(os.Args) < 2 || os.Args[1] != "serve" {
