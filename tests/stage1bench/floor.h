@@ -9,7 +9,7 @@
 int floor_inflate(const uint8_t *stream, size_t size, uint8_t *rows, size_t bytes);
 
 // What a row of rgb has behind it, and rows at their end, for the unfilter.
-enum { FLOOR_SLACK = 16 };
+enum { FLOOR_SLACK = 32 };
 
 // floor_unfilter undoes the filters of height rows of width pixels in 8-bit RGB.
 void floor_unfilter(const uint8_t *rows, size_t width, size_t height, uint8_t *rgb);
