@@ -2,9 +2,9 @@
 
 #include <libdeflate.h>
 #include <stdlib.h>
+#include <string.h>
 #include <zlib.h>
 
-#include "sink.h"
 #include "unfilter.h"
 
 // One of Adam7's passes, or the whole of a picture that is not interlaced.
@@ -224,7 +224,7 @@ static int read_into(hg_buffers *m, const uint8_t *file, const hg_png_span *span
 }
 
 int hg_png_read(const uint8_t *file, const hg_png_span *spans, size_t count, const hg_png_layout *png,
-		const uint8_t *lut, int layout, const void *table, void *dst, size_t *last) {
+		const uint8_t *lut, int layout, const hg_table *table, void *dst, size_t *last) {
 	const hg_sink sink = {.layout = layout, .width = png->width, .height = png->height, .table = table, .dst = dst};
 	hg_buffers m = {0};
 	const int status = read_into(&m, file, spans, count, png, lut, &sink, last);

@@ -2,12 +2,13 @@
 
 #include <libdeflate.h>
 
-#include "../../prep/raster/sink.h"
-
 // The very code that prep/raster runs, under names of its own: both are linked
 // into one program.
+#define hg_sink_row floor_sink_row
+#define hg_table_computable floor_table_computable
 #define hg_unfilter floor_unfilter_rows
 #define hg_unfilter_portable floor_unfilter_portable
+#include "../../prep/raster/sink.c"
 #include "../../prep/raster/unfilter.c"
 
 _Static_assert((int)FLOOR_SLACK == (int)HG_ROW_SLACK, "each row has what the unfilter needs");
@@ -32,8 +33,8 @@ void floor_unfilter(const uint8_t *rows, size_t width, size_t height, uint8_t *r
 	}
 }
 
-void floor_table(const uint8_t *rgb, size_t width, size_t height, const float *table, float *planes) {
+void floor_table(const uint8_t *rgb, size_t width, size_t height, const void *table, float *planes) {
 	const hg_sink sink = {.layout = HG_FLOAT32, .width = width, .height = height, .table = table, .dst = planes};
 	for (size_t y = 0; y < height; y++)
-		hg_sink_row(&sink, y, rgb + (3 * width + HG_ROW_SLACK) * y, 3);
+		floor_sink_row(&sink, y, rgb + (3 * width + HG_ROW_SLACK) * y, 3);
 }

@@ -78,7 +78,7 @@ func (f *floor) unfilter() error {
 }
 
 func (f *floor) normalise() error {
-	C.floor_table(u8(f.rgb), side, side, (*C.float)(&f.table.F32[0][0]), (*C.float)(&f.planes[0]))
+	C.floor_table(u8(f.rgb), side, side, unsafe.Pointer(f.table), (*C.float)(&f.planes[0]))
 	return nil
 }
 

@@ -14,7 +14,8 @@ enum { FLOOR_SLACK = 32 };
 // floor_unfilter undoes the filters of height rows of width pixels in 8-bit RGB.
 void floor_unfilter(const uint8_t *rows, size_t width, size_t height, uint8_t *rgb);
 
-// floor_table writes width x height pixels as 3 planes of float32 by a table.
-void floor_table(const uint8_t *rgb, size_t width, size_t height, const float *table, float *planes);
+// floor_table writes width x height pixels as 3 planes of float32 by a table, a
+// raster.Table.
+void floor_table(const uint8_t *rgb, size_t width, size_t height, const void *table, float *planes);
 
 #endif

@@ -54,7 +54,23 @@ static uint8_t *noise(size_t size) {
 }
 
 static const int sample_size[] = {[HG_RGB8] = 1, [HG_FLOAT32] = 4, [HG_FLOAT16] = 2};
-static uint8_t table[3 * 256 * 4];
+static hg_table tables[2]; // looked up and, where this processor can, computed
+
+static void make_tables(void) {
+	memset(tables, 0x5a, sizeof tables[0]);
+	tables[0].computable = 0;
+	hg_table *t = &tables[1];
+	for (int c = 0; c < 3; c++) {
+		t->std[c] = t->inverse[c] = 1;
+		for (int v = 0; v < 256; v++) {
+			const float single = (float)v / 255;
+			const _Float16 half = (_Float16)single;
+			memcpy(&t->f32[c][v], &single, sizeof single);
+			memcpy(&t->f16[c][v], &half, sizeof half);
+		}
+	}
+	t->computable = hg_table_computable(t);
+}
 
 static void *destination(size_t width, size_t height, int layout) {
 	return noise(3 * width * height * (size_t)sample_size[layout]);
@@ -114,7 +130,7 @@ static void png(void) {
 	const int layout = (int)next(3);
 	void *dst = destination(l.width, l.height, layout);
 	size_t last;
-	hg_png_read(file, spans, count, &l, lut, layout, table, dst, &last);
+	hg_png_read(file, spans, count, &l, lut, layout, &tables[next(2)], dst, &last);
 	free(dst);
 	free(lut);
 	free(file);
@@ -169,7 +185,7 @@ static void jpeg(const uint8_t *seed, size_t size) {
 		const int layout = (int)next(3);
 		uint8_t *exact = copy(file, size);
 		void *dst = destination(width, height, layout);
-		hg_jpeg_read(exact, size, width, height, components, 1 + (int)next(100), layout, table, dst);
+		hg_jpeg_read(exact, size, width, height, components, 1 + (int)next(100), layout, &tables[next(2)], dst);
 		free(dst);
 		free(exact);
 	}
@@ -185,7 +201,7 @@ static void webp(const uint8_t *seed, size_t size) {
 	const int layout = (int)next(3);
 	uint8_t *exact = copy(file, size);
 	void *dst = destination(side, side, layout);
-	hg_webp_read(exact, size, side, side, 1 + (int)next(5), layout, table, dst);
+	hg_webp_read(exact, size, side, side, 1 + (int)next(5), layout, &tables[next(2)], dst);
 	free(dst);
 	free(exact);
 	free(file);
@@ -196,6 +212,7 @@ int main(int argc, char **argv) {
 		return 2;
 	const time_t end = time(NULL) + atoi(argv[1]);
 	state = 88172645463325252u + (uint64_t)atoll(argv[2]);
+	make_tables();
 	uint8_t *data[1000];
 	size_t size[1000];
 	int files = 0;
