@@ -2,9 +2,7 @@ package prep
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
-	"math/bits"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -17,9 +15,9 @@ const maxDepth = 128
 // copying any of it.
 //
 // The standard library is not used: encoding/json copies each string, takes
-// invalid UTF-8 and lone surrogates, and needs some 40 times as long for the
+// invalid UTF-8 and lone surrogates, and needs some 80 times as long for the
 // 119 KB body of a tile; encoding/json/jsontext would do, but is an experiment in
-// Go 1.26 and needs 4 times as long. The benchmarks beside this file measure it.
+// Go 1.26 and needs 10 times as long. The benchmarks beside this file measure it.
 type scanner struct {
 	data []byte
 	pos  int
@@ -134,6 +132,7 @@ func (s *scanner) array(depth int) error {
 		return nil
 	}
 	for {
+		s.pos += plainNumbers(s.data[s.pos:])
 		if _, err := s.value(depth); err != nil {
 			return err
 		}
@@ -221,6 +220,7 @@ func (s *scanner) number() error {
 func (s *scanner) string() (token, error) {
 	start := s.pos
 	s.pos++
+	s.pos += plainAndLong(s.data[s.pos:])
 	escaped := false
 	for {
 		s.pos += plain(s.data[s.pos:])
@@ -246,44 +246,6 @@ func (s *scanner) string() (token, error) {
 			s.pos += size
 		}
 	}
-}
-
-// plain counts the leading bytes that stand for themselves: ASCII that is
-// neither a control character, a quote nor a backslash.
-func plain(data []byte) int {
-	const highs = 0x8080808080808080
-	rest := data
-	for len(rest) >= 32 {
-		marks := special(binary.LittleEndian.Uint64(rest)) | special(binary.LittleEndian.Uint64(rest[8:])) |
-			special(binary.LittleEndian.Uint64(rest[16:])) | special(binary.LittleEndian.Uint64(rest[24:]))
-		if marks&highs != 0 {
-			break
-		}
-		rest = rest[32:]
-	}
-	for ; len(rest) >= 8; rest = rest[8:] {
-		if mark := special(binary.LittleEndian.Uint64(rest)) & highs; mark != 0 {
-			return len(data) - len(rest) + bits.TrailingZeros64(mark)/8
-		}
-	}
-	for i, c := range rest {
-		if c < 0x20 || c == '"' || c == '\\' || c >= utf8.RuneSelf {
-			return len(data) - len(rest) + i
-		}
-	}
-	return len(data)
-}
-
-// special sets the high bit of the first byte of w, the lowest, that does not
-// stand for itself, and of none below it.
-//
-// Taking one from a byte borrows into its high bit where the byte is zero, and
-// 0x20 where it is below that. A byte that has the bit keeps it when one is
-// taken, but for 0x80, which no byte becomes by both exclusive ors. A borrow that
-// carries on can mark bytes above, but only out of a byte that is marked itself.
-func special(w uint64) uint64 {
-	const ones = 0x0101010101010101
-	return ((w ^ '"'*ones) - ones) | ((w ^ '\\'*ones) - ones) | (w - 0x20*ones)
 }
 
 // escape scans from a backslash, and a surrogate pair as one.

@@ -5,7 +5,6 @@
 
 #include <jpeglib.h>
 
-#include "sink.h"
 #include "smooth.h"
 
 // All that libjpeg's callbacks need. The first member of each struct is the one
@@ -101,7 +100,7 @@ static int is_frame(int marker) {
 }
 
 int hg_jpeg_read(const uint8_t *file, size_t size, size_t width, size_t height, int components, int max_scans,
-		 int layout, const void *table, void *dst) {
+		 int layout, const hg_table *table, void *dst) {
 	const hg_sink sink = {.layout = layout, .width = width, .height = height, .table = table, .dst = dst};
 	struct jpeg_decompress_struct j = {0};
 	hg_source source = {

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "sink.h"
 #include "status.h"
 
 // hg_jpeg_read decodes a JPEG of that size and of 1 (grey), 3 or 4 (CMYK)
@@ -13,6 +14,6 @@
 // that ends before the last row is not. It is refused with HG_TOO_MUCH when it
 // has more than max_scans scans, or streams with nothing but tables.
 int hg_jpeg_read(const uint8_t *file, size_t size, size_t width, size_t height, int components, int max_scans,
-		 int layout, const void *table, void *dst);
+		 int layout, const hg_table *table, void *dst);
 
 #endif

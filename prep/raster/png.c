@@ -2,9 +2,9 @@
 
 #include <libdeflate.h>
 #include <stdlib.h>
+#include <string.h>
 #include <zlib.h>
 
-#include "sink.h"
 #include "unfilter.h"
 
 // One of Adam7's passes, or the whole of a picture that is not interlaced.
@@ -148,7 +148,7 @@ static void scatter(uint8_t *canvas, const uint8_t *rgb, const hg_png_layout *pn
 // The memory of one call.
 typedef struct {
 	uint8_t *raw;    // all rows, filtered
-	uint8_t *lines;  // three rows, undone
+	uint8_t *lines;  // the row above, and the rows that are undone at once
 	uint8_t *rgb;    // a row as R, G, B
 	uint8_t *canvas; // the picture, where it cannot be written row by row
 } hg_buffers;
@@ -159,37 +159,36 @@ static int draw(const hg_buffers *m, size_t rows, const hg_passes *passes, const
 		const hg_sink *sink) {
 	const size_t line = passes->row_bytes + HG_ROW_SLACK, bpp = ((size_t)(png->depth * png->channels) + 7) / 8;
 	const int direct = png->depth == 8 && png->channels >= 3; // a row is R, G, B and maybe alpha already
+	uint8_t *above = m->lines, *row[HG_MOST_ROWS];
+	for (size_t k = 0; k < HG_MOST_ROWS; k++)
+		row[k] = above + (k + 1) * line;
 	const uint8_t *src = m->raw;
 	for (int i = 0; i < passes->count; i++) {
 		const hg_pass *p = &passes->pass[i];
-		uint8_t *above = m->lines, *row = above + line, *below = row + line;
-		int done = 0; // row was undone with the one above
-		memset(above, 0, line);
-		for (size_t y = 0; y < p->rows && rows > 0; y++, rows--) {
-			const int filter = *src++, more = rows > 1 && y + 1 < p->rows;
-			if (filter > 4)
+		const size_t step = p->row_bytes + 1, stop = rows < p->rows ? rows : p->rows;
+		rows -= stop;
+		for (size_t y = 0; y < stop; y++)
+			if (src[y * step] > 4) // no such filter
 				return HG_DAMAGED;
-			if (done)
-				done = 0;
-			else if (!png->portable && filter == 4 && more && src[p->row_bytes] == 4 &&
-				 hg_unfilter_pair(row, below, src, above, p->row_bytes, bpp))
-				done = 1;
+		memset(above, 0, line);
+		for (size_t y = 0, done; y < stop; y += done, src += done * step) {
+			done = 1;
+			if (png->portable)
+				hg_unfilter_portable(row[0], src + 1, above, p->row_bytes, bpp, src[0]);
 			else
-				(png->portable ? hg_unfilter_portable : hg_unfilter)(row, src, above, p->row_bytes, bpp, filter);
-			src += p->row_bytes;
-			if (!m->canvas && direct) {
-				hg_sink_row(sink, y, row, bpp);
-			} else {
-				expand(m->rgb, row, p->cols, png, lut);
+				done = hg_unfilter(row, src, above, stop - y, p->row_bytes, bpp);
+			for (size_t k = 0; k < done; k++) {
+				if (!m->canvas && direct) {
+					hg_sink_row(sink, y + k, row[k], bpp);
+					continue;
+				}
+				expand(m->rgb, row[k], p->cols, png, lut);
 				if (m->canvas)
-					scatter(m->canvas, m->rgb, png, p, y);
+					scatter(m->canvas, m->rgb, png, p, y + k);
 				else
-					hg_sink_row(sink, y, m->rgb, 3);
+					hg_sink_row(sink, y + k, m->rgb, 3);
 			}
-			uint8_t *next = above;
-			above = row;
-			row = below;
-			below = next;
+			memcpy(above, row[done - 1], p->row_bytes);
 		}
 	}
 	for (size_t y = 0; m->canvas && y < png->height; y++)
@@ -202,7 +201,7 @@ static int read_into(hg_buffers *m, const uint8_t *file, const hg_png_span *span
 	hg_passes passes;
 	set_passes(&passes, png);
 	m->raw = malloc(passes.bytes + HG_ROW_SLACK);
-	m->lines = calloc(3, passes.row_bytes + HG_ROW_SLACK);
+	m->lines = calloc(1 + HG_MOST_ROWS, passes.row_bytes + HG_ROW_SLACK);
 	m->rgb = malloc(3 * png->width);
 	if (!m->raw || !m->lines || !m->rgb)
 		return HG_MEMORY;
@@ -225,7 +224,7 @@ static int read_into(hg_buffers *m, const uint8_t *file, const hg_png_span *span
 }
 
 int hg_png_read(const uint8_t *file, const hg_png_span *spans, size_t count, const hg_png_layout *png,
-		const uint8_t *lut, int layout, const void *table, void *dst, size_t *last) {
+		const uint8_t *lut, int layout, const hg_table *table, void *dst, size_t *last) {
 	const hg_sink sink = {.layout = layout, .width = png->width, .height = png->height, .table = table, .dst = dst};
 	hg_buffers m = {0};
 	const int status = read_into(&m, file, spans, count, png, lut, &sink, last);

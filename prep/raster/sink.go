@@ -2,6 +2,7 @@ package raster
 
 // #cgo CFLAGS: -std=c11 -O3 -Wall -Wextra -Wno-unused-parameter
 // #cgo pkg-config: libdeflate zlib libjpeg libwebp libwebpdemux
+// #include "sink.h"
 // #include "status.h"
 import "C"
 
@@ -10,14 +11,10 @@ import "unsafe"
 // The C decoders get the file, the table and the destination as arguments of
 // one call for an image and keep none of them: all three stay Go's.
 
-// pointers gives a C decoder the table in the layout's type, nil for RGB8, and
-// the destination.
-func (t Target) pointers() (table, dst unsafe.Pointer) {
-	switch t.Layout {
-	case Float32:
-		table = unsafe.Pointer(&t.Table.F32)
-	case Float16:
-		table = unsafe.Pointer(&t.Table.F16)
+// pointers gives a C decoder the table, nil for RGB8, and the destination.
+func (t Target) pointers() (table *C.hg_table, dst unsafe.Pointer) {
+	if t.Layout != RGB8 {
+		table = (*C.hg_table)(unsafe.Pointer(t.Table))
 	}
 	return table, unsafe.Pointer(unsafe.SliceData(t.Dst))
 }

@@ -1,8 +1,12 @@
 package raster
 
+// #include "sink.h"
+import "C"
+
 import (
 	"encoding/binary"
 	"math"
+	"unsafe"
 )
 
 // Table holds, for each channel, the normalised value of each of the 256
@@ -13,12 +17,20 @@ type Table struct {
 	F32 [3][256]float32
 	// F16 is F32 rounded to IEEE binary16, half to even.
 	F16 [3][256]uint16
+
+	// What C computes the values from instead, where that gives the same bits.
+	mean, std, inverse [3]float32
+	computable         int32
 }
+
+// C reads a Table as the hg_table of sink.h.
+var _ [unsafe.Sizeof(Table{})]byte = [C.sizeof_hg_table]byte{}
 
 // NewTable computes the table for a mean and a standard deviation per channel.
 func NewTable(mean, std [3]float32) *Table {
-	t := new(Table)
+	t := &Table{mean: mean, std: std}
 	for c := range 3 {
+		t.inverse[c] = 1 / std[c]
 		for v := range 256 {
 			// No product here, so no compiler may fuse two roundings into one.
 			x := (float32(v)/255 - mean[c]) / std[c]
@@ -26,7 +38,15 @@ func NewTable(mean, std [3]float32) *Table {
 			t.F16[c][v] = float16(x)
 		}
 	}
+	if agrees(t) {
+		t.computable = 1
+	}
 	return t
+}
+
+// agrees says whether C computes just the values of a table.
+func agrees(t *Table) bool {
+	return C.hg_table_computable((*C.hg_table)(unsafe.Pointer(t))) != 0
 }
 
 // put writes one row of RGB pixels to the target.

@@ -55,116 +55,115 @@ static inline void store4(uint8_t *p, __m128i v) {
 	memcpy(p, &x, 4);
 }
 
-static inline void sub4(uint8_t *row, const uint8_t *src, size_t size, size_t bpp) {
-	__m128i a = _mm_setzero_si128();
-	for (size_t i = 0; i < size; i += bpp) {
-		a = _mm_add_epi8(a, load4(src + i));
-		store4(row + i, a);
-	}
-}
+// Rows that follow each other are undone together, in each a pixel further left
+// than in the one above: what is above a row's next pixel has just been made. That
+// takes little more time than one row does, since a pixel waits for the one on its
+// left, and meanwhile the other rows go on. A register has four rows, four bytes
+// of each; of a mask the bytes of a row are all ones where it is the row's filter.
+enum { FILTERS = 5, REGISTERS = HG_MOST_ROWS / 4 };
 
-static inline void average4(uint8_t *row, const uint8_t *src, const uint8_t *prev, size_t size, size_t bpp) {
-	const __m128i one = _mm_set1_epi8(1);
-	__m128i a = _mm_setzero_si128();
-	for (size_t i = 0; i < size; i += bpp) {
-		const __m128i b = load4(prev + i);
+typedef struct {
+	__m128i a[REGISTERS], c[REGISTERS]; // on the left of the next pixels; above that
+	__m128i is[REGISTERS][FILTERS];
+} hg_front;
+
+// predict is what each row's own filter adds to the difference.
+//
+// Paeth: of a and b, c is held against the smaller and the larger one. Below both
+// the larger one is nearest to a + b - c, above both the smaller one. In between
+// that is the end from which c is more than twice as far as from the other, and c
+// itself if there is none. Distances the other way count as zero, which makes one
+// rule of the three.
+static inline __m128i predict(__m128i a, __m128i b, __m128i c, const __m128i *is, int only_paeth) {
+	const __m128i zero = _mm_setzero_si128();
+	__m128i low = _mm_min_epu8(a, b), high = _mm_max_epu8(a, b);
+	const __m128i over = _mm_subs_epu8(c, low), under = _mm_subs_epu8(high, c);
+	const __m128i take_low = _mm_cmpeq_epi8(_mm_subs_epu8(_mm_adds_epu8(under, under), over), zero);
+	const __m128i take_high = _mm_cmpeq_epi8(_mm_subs_epu8(_mm_adds_epu8(over, over), under), zero);
+	__m128i other = zero;
+	if (!only_paeth) {
 		// The instruction rounds up where the filter rounds down.
-		const __m128i odd = _mm_and_si128(_mm_xor_si128(a, b), one);
-		a = _mm_add_epi8(load4(src + i), _mm_sub_epi8(_mm_avg_epu8(a, b), odd));
-		store4(row + i, a);
+		const __m128i odd = _mm_and_si128(_mm_xor_si128(a, b), _mm_set1_epi8(1));
+		const __m128i average = _mm_sub_epi8(_mm_avg_epu8(a, b), odd);
+		other = _mm_or_si128(_mm_and_si128(is[1], a), _mm_or_si128(_mm_and_si128(is[2], b), _mm_and_si128(is[3], average)));
+		low = _mm_and_si128(low, is[4]);
+		high = _mm_and_si128(high, is[4]);
+		c = _mm_and_si128(c, is[4]);
+	}
+	const __m128i end = _mm_or_si128(_mm_and_si128(take_low, low), _mm_and_si128(take_high, high));
+	return _mm_or_si128(_mm_or_si128(end, other), _mm_andnot_si128(_mm_or_si128(take_low, take_high), c));
+}
+
+// step undoes a pixel of each of count rows, that of row 0 at byte i. Rows that
+// begin later, of which there are some if starting is set, stay zero.
+static inline void step(hg_front *f, uint8_t *const *row, const uint8_t *src, const uint8_t *prev, size_t size,
+			size_t bpp, size_t count, size_t i, int starting, int only_paeth) {
+	__m128i above = load4(prev + i);
+	for (size_t r = 0; 4 * r < count; r++) {
+		__m128i x[4];
+		for (size_t k = 0; k < 4; k++) {
+			const size_t y = 4 * r + k;
+			x[k] = y >= count || (starting && i < y * bpp) ? _mm_setzero_si128() : load4(src + y * (size + 1) + 1 + i - y * bpp);
+		}
+		const __m128i differences = _mm_unpacklo_epi64(_mm_unpacklo_epi32(x[0], x[1]), _mm_unpacklo_epi32(x[2], x[3]));
+		const __m128i b = _mm_or_si128(above, _mm_slli_si128(f->a[r], 4));
+		above = _mm_srli_si128(f->a[r], 12);
+		f->a[r] = _mm_add_epi8(differences, predict(f->a[r], b, f->c[r], f->is[r], only_paeth));
+		f->c[r] = b;
+		__m128i made = f->a[r];
+		for (size_t y = 4 * r; y < count && y < 4 * r + 4; y++, made = _mm_srli_si128(made, 4))
+			if (!starting || i >= y * bpp)
+				store4(row[y] + i - y * bpp, made);
 	}
 }
 
-static inline __m128i abs16(__m128i v) {
-	return _mm_max_epi16(v, _mm_sub_epi16(_mm_setzero_si128(), v));
+// Where row 0 has ended it goes on into the slack, until the last row has.
+static inline void front(hg_front *f, uint8_t *const *row, const uint8_t *src, const uint8_t *prev, size_t size,
+			 size_t bpp, size_t count, int only_paeth) {
+	const size_t lag = (count - 1) * bpp;
+	for (size_t i = 0; i < lag; i += bpp)
+		step(f, row, src, prev, size, bpp, count, i, 1, only_paeth);
+	for (size_t i = lag; i < size + lag; i += bpp)
+		step(f, row, src, prev, size, bpp, count, i, 0, only_paeth);
 }
 
-static inline __m128i choose(__m128i mask, __m128i yes, __m128i no) {
-	return _mm_or_si128(_mm_and_si128(mask, yes), _mm_andnot_si128(mask, no));
-}
-
-// paeth16 predicts a pixel, or two: 16 bits a sample, the upper 8 zero.
-static inline __m128i paeth16(__m128i a, __m128i b, __m128i c) {
-	const __m128i da = _mm_sub_epi16(b, c), db = _mm_sub_epi16(a, c);
-	const __m128i pa = abs16(da), pb = abs16(db), pc = abs16(_mm_add_epi16(da, db));
-	const __m128i least = _mm_min_epi16(pc, _mm_min_epi16(pa, pb));
-	return choose(_mm_cmpeq_epi16(pa, least), a, choose(_mm_cmpeq_epi16(pb, least), b, c));
-}
-
-static inline void paeth4(uint8_t *row, const uint8_t *src, const uint8_t *prev, size_t size, size_t bpp) {
-	const __m128i zero = _mm_setzero_si128();
-	__m128i a = zero, c = zero;
-	for (size_t i = 0; i < size; i += bpp) {
-		const __m128i b = _mm_unpacklo_epi8(load4(prev + i), zero);
-		const __m128i x = _mm_unpacklo_epi8(load4(src + i), zero);
-		a = _mm_add_epi8(x, paeth16(a, b, c)); // bytewise: no carry into the upper half
-		c = b;
-		store4(row + i, _mm_packus_epi16(a, a));
+// unfilter compiles a body for each width of a pixel, for a single row and for as
+// many as there may be, and for these one more where all have the filter that
+// encoders choose for most.
+static inline void unfilter(uint8_t *const *row, const uint8_t *src, const uint8_t *prev, size_t size, size_t bpp, size_t count) {
+	hg_front f;
+	memset(&f, 0, sizeof f);
+	int only_paeth = 1;
+	for (size_t y = 0; y < count; y++) {
+		const int filter = src[y * (size + 1)];
+		memset((uint8_t *)&f.is[y / 4][filter] + 4 * (y % 4), 0xff, 4);
+		only_paeth &= filter == 4;
 	}
-}
-
-// In the lower half of each register is the upper row, in the upper half the
-// row below, one pixel behind: what is above its pixel has just been made.
-static inline void paeth_pair(uint8_t *row, uint8_t *below, const uint8_t *src, const uint8_t *prev, size_t size, size_t bpp) {
-	const __m128i zero = _mm_setzero_si128();
-	const uint8_t *src_below = src + size + 1;
-	// The first pixel of the upper row alone, with zeros on its left.
-	__m128i c = _mm_unpacklo_epi8(load4(prev), zero);
-	__m128i a = _mm_add_epi8(_mm_unpacklo_epi8(load4(src), zero), c);
-	a = _mm_move_epi64(a);
-	c = _mm_move_epi64(c);
-	store4(row, _mm_packus_epi16(a, a));
-	size_t i = bpp;
-	for (; i < size; i += bpp) {
-		const __m128i b = _mm_unpacklo_epi64(_mm_unpacklo_epi8(load4(prev + i), zero), a);
-		const __m128i x = _mm_unpacklo_epi8(_mm_unpacklo_epi32(load4(src + i), load4(src_below + i - bpp)), zero);
-		a = _mm_add_epi8(x, paeth16(a, b, c));
-		c = b;
-		const __m128i bytes = _mm_packus_epi16(a, a);
-		store4(row + i, bytes);
-		store4(below + i - bpp, _mm_srli_epi64(bytes, 32));
-	}
-	// The last pixel of the row below alone.
-	const __m128i b = _mm_unpacklo_epi64(zero, a);
-	const __m128i x = _mm_unpacklo_epi64(zero, _mm_unpacklo_epi8(load4(src_below + i - bpp), zero));
-	a = _mm_add_epi8(x, paeth16(a, b, c));
-	store4(below + i - bpp, _mm_srli_epi64(_mm_packus_epi16(a, a), 32));
-}
-
-int hg_unfilter_pair(uint8_t *row, uint8_t *below, const uint8_t *src, const uint8_t *prev, size_t size, size_t bpp) {
-	if (bpp == 3)
-		paeth_pair(row, below, src, prev, size, 3);
-	else if (bpp == 4)
-		paeth_pair(row, below, src, prev, size, 4);
+	if (count == 1)
+		front(&f, row, src, prev, size, bpp, 1, 0);
+	else if (only_paeth)
+		front(&f, row, src, prev, size, bpp, HG_MOST_ROWS, 1);
 	else
-		return 0;
+		front(&f, row, src, prev, size, bpp, HG_MOST_ROWS, 0);
+}
+
+size_t hg_unfilter(uint8_t *const *row, const uint8_t *src, const uint8_t *prev, size_t rows, size_t size, size_t bpp) {
+	const size_t count = rows < HG_MOST_ROWS ? 1 : HG_MOST_ROWS;
+	if (bpp == 3) {
+		unfilter(row, src, prev, size, 3, count);
+		return count;
+	}
+	if (bpp == 4) {
+		unfilter(row, src, prev, size, 4, count);
+		return count;
+	}
+	hg_unfilter_portable(row[0], src + 1, prev, size, bpp, src[0]);
 	return 1;
 }
-
-void hg_unfilter(uint8_t *row, const uint8_t *src, const uint8_t *prev, size_t size, size_t bpp, int filter) {
-	// One body for both widths, each compiled with its width known.
-	if (bpp == 3) {
-		switch (filter) {
-		case 1: sub4(row, src, size, 3); return;
-		case 3: average4(row, src, prev, size, 3); return;
-		case 4: paeth4(row, src, prev, size, 3); return;
-		}
-	} else if (bpp == 4) {
-		switch (filter) {
-		case 1: sub4(row, src, size, 4); return;
-		case 3: average4(row, src, prev, size, 4); return;
-		case 4: paeth4(row, src, prev, size, 4); return;
-		}
-	}
-	hg_unfilter_portable(row, src, prev, size, bpp, filter);
-}
 #else
-int hg_unfilter_pair(uint8_t *row, uint8_t *below, const uint8_t *src, const uint8_t *prev, size_t size, size_t bpp) {
-	(void)row, (void)below, (void)src, (void)prev, (void)size, (void)bpp;
-	return 0;
-}
-
-void hg_unfilter(uint8_t *row, const uint8_t *src, const uint8_t *prev, size_t size, size_t bpp, int filter) {
-	hg_unfilter_portable(row, src, prev, size, bpp, filter);
+size_t hg_unfilter(uint8_t *const *row, const uint8_t *src, const uint8_t *prev, size_t rows, size_t size, size_t bpp) {
+	(void)rows;
+	hg_unfilter_portable(row[0], src + 1, prev, size, bpp, src[0]);
+	return 1;
 }
 #endif

@@ -5,7 +5,6 @@
 #include <webp/decode.h>
 #include <webp/demux.h>
 
-#include "sink.h"
 
 static int read_frame(const WebPIterator *frame, const hg_sink *sink) {
 	const size_t stride = 4 * sink->width, w = (size_t)frame->width, h = (size_t)frame->height;
@@ -32,7 +31,7 @@ static int read_frame(const WebPIterator *frame, const hg_sink *sink) {
 }
 
 int hg_webp_read(const uint8_t *file, size_t size, size_t width, size_t height, int max_frames, int layout,
-		 const void *table, void *dst) {
+		 const hg_table *table, void *dst) {
 	const hg_sink sink = {.layout = layout, .width = width, .height = height, .table = table, .dst = dst};
 	const WebPData data = {.bytes = file, .size = size};
 	// The demuxer takes headers that the decoder does not.

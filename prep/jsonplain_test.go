@@ -1,0 +1,84 @@
+package prep
+
+import (
+	"bytes"
+	"encoding/json"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// scans says whether the scanner takes a document.
+func scans(document []byte) bool {
+	s := scanner{data: document}
+	return s.document(nil) == nil
+}
+
+// Arrays of what may and may not stand in a number, at any length and place.
+func TestNumbersInArrays(t *testing.T) {
+	r := rand.New(rand.NewPCG(9, 10))
+	const odd = "0123456789.,-+eE \n[]\"x"
+	taken := 0
+	for range 200_000 {
+		array := []byte(`{"bulk_rna":[`)
+		for i := range 1 + r.IntN(12) {
+			if i > 0 {
+				array = append(array, ',')
+			}
+			array = append(array, []string{"0", "-1", "17", "0.25", " 3", "\n 4.50", "12345678.5", "-0.0", "6 ", "1e5", "2E-7", "null"}[r.IntN(12)]...)
+		}
+		array = append(array, "]}"...)
+		if r.IntN(2) == 0 {
+			array[13+r.IntN(len(array)-13)] = odd[r.IntN(len(odd))]
+		}
+		want := json.Valid(array)
+		if got := scans(array); got != want {
+			t.Fatalf("%s: taken %t, want %t", array, got, want)
+		}
+		if want {
+			taken++
+		}
+	}
+	if taken < 80_000 || taken > 160_000 {
+		t.Errorf("%d of 200,000 are valid: the test has lost its balance", taken)
+	}
+}
+
+// What is passed over is whole elements, and all of those that may be.
+func TestPlainNumbers(t *testing.T) {
+	for text, want := range map[string]string{
+		"1, 2.5, -3, 4]":       "1, 2.5, -3,",
+		"1234567890123456]":    "",
+		"1,2,3,4,5,6,7,8,":     "1,2,3,4,5,6,7,8,",
+		"1,2,3,4,5,6e7,8,9,0]": "1,2,3,4,5,",
+		"1,02,3]":              "1,",
+		"1,2.,3]":              "1,",
+		"1,-,3]":               "1,",
+		"1,,3]":                "1,",
+		"1 ,3]":                "",
+		"":                     "",
+	} {
+		if got := text[:plainNumbers([]byte(text))]; got != want {
+			t.Errorf("of %q %q is passed over, want %q", text, got, want)
+		}
+	}
+}
+
+// A byte of each kind at each place of a long string: the string ends where the
+// standard library says, or is refused.
+func TestLongStrings(t *testing.T) {
+	text := slices.Concat([]byte(`{"a":"`), bytes.Repeat([]byte("QUJD+/ \x7f"), 40), []byte(`"}`))
+	if !scans(text) {
+		t.Fatal("the document is not taken as it is")
+	}
+	for at := 6; at < len(text)-2; at++ {
+		for _, c := range []byte{0, 0x1f, ' ', '"', '\\', 0x7f, 0x80, 0xff} {
+			document := bytes.Clone(text)
+			document[at] = c
+			// The standard library takes what is not UTF-8.
+			if got, want := scans(document), json.Valid(document) && c < 0x80; got != want {
+				t.Fatalf("byte 0x%02x at %d: taken %t, want %t", c, at, got, want)
+			}
+		}
+	}
+}
