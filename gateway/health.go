@@ -36,6 +36,9 @@ type health struct {
 func newHealth(m *model, triton *tritonclient.Client, metrics *metrics, log *slog.Logger) *health {
 	h := &health{model: m, triton: triton, metrics: metrics, log: log.With("model", m.spec.Name), suspect: make(chan struct{}, 1)}
 	h.down("it is being loaded")
+	if m.broken != "" {
+		h.down(m.broken)
+	}
 	return h
 }
 
@@ -93,6 +96,9 @@ func isGone(err error) bool {
 // context ends. It returns an error only where trying again is of no use: the
 // model was never in service, and its contract is not the one that Triton has.
 func (h *health) run(ctx context.Context) error {
+	if h.model.broken != "" {
+		return nil // nothing can be loaded; the others are served
+	}
 	served := false
 	retry := retryMin
 	for ctx.Err() == nil {

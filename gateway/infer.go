@@ -77,6 +77,9 @@ func (g *Gateway) prepare(ctx context.Context, t *trace, body []byte, choose cho
 	if err != nil {
 		return nil, request.Name(err)
 	}
+	if m.broken != "" {
+		return nil, m.unusable()
+	}
 	j := &job{model: m, mode: mode, request: request}
 	if mode != metadataMode {
 		j.sample, err = m.preparer.Prepare(request)
