@@ -19,8 +19,7 @@ class OnnxCheckpoint:
 
     file_name = "model.onnx"
 
-    def __init__(self, path, config, device):
-        """Load the file; device is of no concern here."""
+    def __init__(self, path, config):
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -128,13 +127,14 @@ class TritonPythonModel:
         self._outputs = [o["name"] for o in config["output"]]
         self._dtypes = [pb_utils.triton_string_to_numpy(o["data_type"]) for o in config["output"]]
         folder = os.path.join(args["model_repository"], args["model_version"])
-        device = int(args["model_instance_device_id"]) if args["model_instance_kind"] == "GPU" else None
-        for kind in (AotiCheckpoint, OnnxCheckpoint):
-            path = os.path.join(folder, kind.file_name)
-            if os.path.exists(path):
-                self._checkpoint = kind(path, config, device)
-                return
-        raise FileNotFoundError(f"no checkpoint for model {args['model_name']}: {folder} holds none")
+        aoti, onnx = (os.path.join(folder, kind.file_name) for kind in (AotiCheckpoint, OnnxCheckpoint))
+        if os.path.exists(aoti):
+            device = int(args["model_instance_device_id"]) if args["model_instance_kind"] == "GPU" else None
+            self._checkpoint = AotiCheckpoint(aoti, config, device)
+        elif os.path.exists(onnx):
+            self._checkpoint = OnnxCheckpoint(onnx, config)
+        else:
+            raise FileNotFoundError(f"no checkpoint for model {args['model_name']}: {folder} holds none")
 
     def execute(self, requests):
         """Answer each request with its rows; an exception fails the whole batch."""
