@@ -147,7 +147,7 @@ func TestModelDirMistakes(t *testing.T) {
 		change func(*Config)
 		want   string
 	}{
-		"nobody to run it":  {func(c *Config) { c.TritonServer = "" }, "MODEL_DIR needs TRITON_SERVER"},
+		"nobody to run it":  {func(c *Config) { c.TritonServer = "" }, "need TRITON_SERVER"},
 		"not there":         {func(c *Config) { c.ModelDir = "/nonexistent" }, `MODEL_DIR="/nonexistent"`},
 		"nothing to serve":  {func(c *Config) { c.ModelDir = t.TempDir() }, "holds no checkpoint that a spec in MODEL_REPOSITORY="},
 		"no specs":          {func(c *Config) { c.ModelRepository = t.TempDir() }, "holds no folder with a spec.yaml"},
@@ -164,6 +164,28 @@ func TestModelDirMistakes(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s is not reported in %v", want, err)
 		}
+	}
+}
+
+// Batches that are set become those of a repository without checkpoints, too.
+func TestBatchesOfARepository(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	from := repository(t, testSpec, testConfig)
+	cfg, err := read([]string{"-model-repository", from, "-triton-server", "/bin/false", "-batch-max-size", "9", "-batch-max-wait-ms", "0.25"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := New(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := g.models.byName["tiny"]
+	if b := m.spec.Batching; b.MaxBatchSize != 9 || b.MaxQueueDelayMS != 0.25 || m.config.MaxBatchSize != 9 {
+		t.Errorf("the spec's batching is %+v, Triton's %v", b, m.config)
+	}
+	cfg.TritonServer = ""
+	if _, err := New(cfg, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "need TRITON_SERVER") {
+		t.Errorf("batches of somebody else's Triton: %v", err)
 	}
 }
 

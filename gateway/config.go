@@ -33,7 +33,7 @@ type Config struct {
 	ModelDir       string   // folder of .pt2 checkpoints; /opt/ml/model when empty and there
 	AssetsDir      string   // folder of the lists of models from ModelDir; assets in that when empty and there
 	TargetSM       string   // SM version that checkpoints must be made for; what nvidia-smi says when empty
-	BatchMaxSize   int      // rows of a batch of models from ModelDir; their specs' when 0
+	BatchMaxSize   int      // rows of a batch of the child's models; their specs' when 0
 	BatchMaxWaitMS *float64 // how long such a batch may wait for more; their specs' when nil
 
 	TritonServer       string        // tritonserver to run as a child; none when empty
@@ -99,7 +99,7 @@ func settings() []setting {
 			_, err := modelrepo.ParseSM(value)
 			return err
 		}},
-		{"BATCH_MAX_SIZE", "rows of a batch, for models in MODEL_DIR; empty means what the spec says", "", func(c *Config, value string) error {
+		{"BATCH_MAX_SIZE", "rows of a batch of the child's models; empty means what the spec says", "", func(c *Config, value string) error {
 			if value == "" {
 				return nil
 			}
@@ -110,7 +110,7 @@ func settings() []setting {
 			c.BatchMaxSize = n
 			return nil
 		}},
-		{"BATCH_MAX_WAIT_MS", "milliseconds that a batch may wait for more, for models in MODEL_DIR; empty means what the spec says", "", func(c *Config, value string) error {
+		{"BATCH_MAX_WAIT_MS", "milliseconds that such a batch may wait for more; empty means what the spec says", "", func(c *Config, value string) error {
 			if value == "" {
 				return nil
 			}

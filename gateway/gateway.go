@@ -46,9 +46,9 @@ type Gateway struct {
 
 // New makes a gateway of a configuration. It reads the models' specs, whose
 // mistakes it reports all at once, and connects to nothing yet. A model repository
-// that it builds of checkpoints is removed when [Gateway.Serve] ends.
+// that it has to make is removed when [Gateway.Serve] ends.
 func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
-	cfg, broken, built, err := fromCheckpoints(cfg, log)
+	cfg, broken, built, err := makeRepository(cfg, log)
 	if err != nil {
 		return nil, err
 	}

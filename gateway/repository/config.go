@@ -1,7 +1,6 @@
 package repository
 
 import (
-	"bytes"
 	"math"
 	"strconv"
 	"strings"
@@ -23,7 +22,7 @@ func (f *fitted) config() []byte {
 		Backend:      "histogate",
 		MaxBatchSize: int32(f.spec.Batching.MaxBatchSize), // at most 1024, as checked
 		SchedulingChoice: &kserve.ModelConfig_DynamicBatching{DynamicBatching: &kserve.ModelDynamicBatching{
-			MaxQueueDelayMicroseconds: uint64(math.Round(f.spec.Batching.MaxQueueDelayMS * 1000)),
+			MaxQueueDelayMicroseconds: microseconds(f.spec.Batching),
 			DefaultQueuePolicy:        &kserve.ModelQueuePolicy{MaxQueueSize: maxQueueSize},
 		}},
 		InstanceGroup: []*kserve.ModelInstanceGroup{{Kind: kserve.ModelInstanceGroup_KIND_CPU, Count: 1}},
@@ -44,11 +43,16 @@ func (f *fitted) config() []byte {
 			"fixed_batch":  {StringValue: strconv.FormatInt(f.fixedBatch, 10)},
 		}
 	}
-	var text bytes.Buffer
-	text.WriteString("# Made from the checkpoint and its spec by `gateway repository build`.\n")
-	text.WriteString(prototext.MarshalOptions{Multiline: true}.Format(c))
-	return text.Bytes()
+	return written(c)
 }
+
+// written is the text of a config.pbtxt.
+func written(c *kserve.ModelConfig) []byte {
+	return []byte("# Made by gateway; what it was made from is the place for changes.\n" + prototext.MarshalOptions{Multiline: true}.Format(c))
+}
+
+// microseconds is how Triton is told the wait of a batch.
+func microseconds(b prep.Batching) uint64 { return uint64(math.Round(b.MaxQueueDelayMS * 1000)) }
 
 func dataType(t prep.DType) kserve.DataType {
 	switch t {

@@ -42,16 +42,11 @@ const (
 func fit(spec *prep.Spec, p *checkpoint.Package, o *Options) (*fitted, error) {
 	adapted := *spec
 	adapted.Inputs, adapted.Outputs = slices.Clone(spec.Inputs), slices.Clone(spec.Outputs)
-	if o.MaxBatchSize > 0 {
-		adapted.Batching.MaxBatchSize = o.MaxBatchSize
-	}
-	if o.MaxQueueDelayMS != nil {
-		adapted.Batching.MaxQueueDelayMS = *o.MaxQueueDelayMS
-	}
+	adapted.Batching = rebatched(spec.Batching, o.MaxBatchSize, o.MaxQueueDelayMS)
 	f := &fitted{spec: &adapted, cuda: p.CUDA}
 	if p.Metadata != nil {
 		if err := f.adapt(p.Metadata); err != nil {
-			return nil, fmt.Errorf("%s in %s contradicts the model's spec: %s", checkpoint.MetadataName, p.File, oneLine(err))
+			return nil, fmt.Errorf("%s in %s contradicts the model's spec: %s; correct the one that is wrong", checkpoint.MetadataName, p.File, oneLine(err))
 		}
 	}
 	var err error

@@ -142,7 +142,7 @@ func readSpecs(folder string, names []string) ([]*prep.Spec, error) {
 			names = append(names, filepath.Base(filepath.Dir(path)))
 		}
 	}
-	var specs []*prep.Spec
+	specs := make([]*prep.Spec, 0, len(names))
 	var mistakes []error
 	owners := map[string]string{}
 	for _, name := range names {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"strings"
 	"testing"
@@ -335,5 +336,55 @@ func TestCommand(t *testing.T) {
 		if !strings.Contains(stderr.String(), test.stderr) {
 			t.Errorf("%s: %q is not in\n%s", test.name, test.stderr, &stderr)
 		}
+	}
+}
+
+// A repository with other batches: the rest is what it was, and links to it.
+func TestRebatch(t *testing.T) {
+	built := filepath.Join(t.TempDir(), "built")
+	o := options(modelDir(t, map[string]checkpointtest.Package{"m_optimus_prediction.pt2": {Metadata: optimusMetadata}}))
+	if result, err := Build(built, o); err != nil || result.Built() != 1 {
+		t.Fatalf("%+v, %v", result, err)
+	}
+	wait := 7.5
+	for _, test := range []struct {
+		size  int
+		wait  *float64
+		want  prep.Batching
+		delay uint64
+	}{
+		{3, nil, prep.Batching{MaxBatchSize: 3, MaxQueueDelayMS: 30}, 30000},
+		{0, &wait, prep.Batching{MaxBatchSize: 48, MaxQueueDelayMS: 7.5}, 7500},
+	} {
+		out := t.TempDir()
+		if err := Rebatch(out, built, nil, test.size, test.wait); err != nil {
+			t.Fatal(err)
+		}
+		folder := filepath.Join(out, "m-optimus")
+		was, err := prep.ReadSpec(filepath.Join(built, "m-optimus", "spec.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec, err := prep.ReadSpec(filepath.Join(folder, "spec.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if was.Batching = test.want; !reflect.DeepEqual(spec, was) {
+			t.Errorf("the spec is\n%+v, want\n%+v", spec, was)
+		}
+		config, err := tritonclient.ReadModelConfig(filepath.Join(folder, "config.pbtxt"))
+		if err != nil || int(config.MaxBatchSize) != test.want.MaxBatchSize || config.GetDynamicBatching().GetMaxQueueDelayMicroseconds() != test.delay ||
+			config.Parameters["input_ranks"].GetStringValue() != "4,2,1" {
+			t.Errorf("%v, %v", config, err)
+		}
+		if _, err := os.Stat(filepath.Join(folder, "1", "model.pt2")); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := os.Remove(filepath.Join(built, "m-optimus", "config.pbtxt")); err != nil {
+		t.Fatal(err)
+	}
+	if err := Rebatch(t.TempDir(), built, nil, 3, nil); err == nil || !strings.Contains(err.Error(), "model m-optimus") {
+		t.Errorf("without a configuration: %v", err)
 	}
 }
