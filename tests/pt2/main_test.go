@@ -11,7 +11,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"image"
-	"image/color"
 	"image/draw"
 	"image/png"
 	"math"
@@ -68,6 +67,7 @@ func options(folder string, env ...string) stack.Options {
 
 // stopped stops a stack with the test and shows what it wrote if that failed.
 func stopped(t *testing.T, s *stack.Stack) {
+	t.Helper()
 	t.Cleanup(func() {
 		if code := s.Stop(); code != 0 {
 			t.Errorf("the gateway ended with exit code %d", code)
@@ -133,7 +133,7 @@ func newRequest(t *testing.T, model, mode string, i int) request {
 func picture(t *testing.T, i int) []byte {
 	t.Helper()
 	canvas := image.NewRGBA(image.Rect(0, 0, 512, 512))
-	draw.Draw(canvas, canvas.Bounds(), image.NewUniform(color.Gray{245}), image.Point{}, draw.Src)
+	draw.Draw(canvas, canvas.Bounds(), image.White, image.Point{}, draw.Src)
 	for n, path := range stack.TilePaths() {
 		tile, err := png.Decode(bytes.NewReader(stack.ReadTile(path)))
 		if err != nil {

@@ -65,10 +65,9 @@ func TestEveryModeAgainstTorch(t *testing.T) {
 			worst[key] = max(worst[key], distance(got, want))
 		}
 		prediction, embedding := want[i].Outputs[0], want[i].Outputs[len(want[i].Outputs)-1]
-		switch {
-		case r.Mode == "embedding":
+		if r.Mode == "embedding" {
 			note("embedding", a.Output, floats(embedding))
-		default:
+		} else {
 			note("prediction", a.Output, settled(r.ModelName, a.Output, floats(want[i].Raw[0]), floats(prediction)))
 		}
 		if both := r.Mode == "prediction_with_embedding"; both {
