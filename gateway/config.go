@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	modelrepo "histogate/gateway/repository"
 	"histogate/prep"
 	"histogate/prep/raster"
 )
@@ -27,6 +28,13 @@ type Config struct {
 	ModelRepository string   // folder with one sub-folder a model
 	Models          []string // names to serve, every model in the repository when empty
 	DefaultModel    string   // model of an /invocations body without model_name
+	PingMode        string   // whose readiness /ping tells: all, any, or names separated by commas
+
+	ModelDir       string   // folder of .pt2 checkpoints; /opt/ml/model when empty and there
+	AssetsDir      string   // folder of the lists of models from ModelDir; assets in that when empty and there
+	TargetSM       string   // SM version that checkpoints must be made for; what nvidia-smi says when empty
+	BatchMaxSize   int      // rows of a batch of the child's models; their specs' when 0
+	BatchMaxWaitMS *float64 // how long such a batch may wait for more; their specs' when nil
 
 	TritonServer       string        // tritonserver to run as a child; none when empty
 	TritonBackends     string        // the child's backend directory
@@ -44,6 +52,12 @@ type Config struct {
 
 	LogLevel slog.Level
 }
+
+// The bounds of package prep on a spec's batching.
+const (
+	maxBatchSize   = 1024
+	maxBatchWaitMS = 1000
+)
 
 // setting is one thing an operator can set, by an environment variable or by
 // the flag of the same name in lower case with dashes.
@@ -73,6 +87,41 @@ func settings() []setting {
 			return nil
 		}},
 		{"DEFAULT_MODEL", "model of a request to /invocations that names none", "", text(func(c *Config) *string { return &c.DefaultModel })},
+		{"PING_MODE", "models that /ping waits for: all, any, or names separated by commas", pingAll, text(func(c *Config) *string { return &c.PingMode })},
+		{"MODEL_DIR", "folder of .pt2 checkpoints to serve by the specs in MODEL_REPOSITORY; empty means " + defaultModelDir + " where that holds one that a spec names", "",
+			text(func(c *Config) *string { return &c.ModelDir })},
+		{"ASSETS_DIR", "folder that holds, in a folder a model, the gene lists of models in MODEL_DIR; empty means assets in MODEL_DIR where that is there, else /opt/ml/assets", "",
+			text(func(c *Config) *string { return &c.AssetsDir })},
+		{"TARGET_SM", "SM version that checkpoints must be compiled for, such as 90; empty means what nvidia-smi says", "", func(c *Config, value string) error {
+			c.TargetSM = value
+			if value == "" {
+				return nil
+			}
+			_, err := modelrepo.ParseSM(value)
+			return err
+		}},
+		{"BATCH_MAX_SIZE", "rows of a batch of the child's models; empty means what the spec says", "", func(c *Config, value string) error {
+			if value == "" {
+				return nil
+			}
+			n, err := strconv.Atoi(value)
+			if err != nil || n < 1 || n > maxBatchSize {
+				return fmt.Errorf("must be a whole number from 1 to %d", maxBatchSize)
+			}
+			c.BatchMaxSize = n
+			return nil
+		}},
+		{"BATCH_MAX_WAIT_MS", "milliseconds that such a batch may wait for more; empty means what the spec says", "", func(c *Config, value string) error {
+			if value == "" {
+				return nil
+			}
+			ms, err := strconv.ParseFloat(value, 64)
+			if err != nil || !(ms >= 0 && ms <= maxBatchWaitMS) {
+				return fmt.Errorf("must be a number from 0 to %d", maxBatchWaitMS)
+			}
+			c.BatchMaxWaitMS = &ms
+			return nil
+		}},
 		{"TRITON_SERVER", "tritonserver to run as a child process; empty means that something else runs one", "", text(func(c *Config) *string { return &c.TritonServer })},
 		{"TRITON_BACKENDS", "backend directory of the child", "/opt/tritonserver/backends", text(func(c *Config) *string { return &c.TritonBackends })},
 		{"TRITON_ADDRESS", "host:port of the gRPC endpoint of a Triton that something else runs", "127.0.0.1:8001", func(c *Config, value string) error {

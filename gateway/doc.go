@@ -22,6 +22,9 @@
 // An error from any depth ends in fail, which classifies it, logs it, counts it
 // and writes it; errors.go is the only place that knows a status.
 //
+// Before the first of them, package repository makes a model repository of .pt2
+// checkpoints where there are some to serve (checkpoints.go).
+//
 // Beside the requests, health keeps every model loaded and knows whether it
 // answers (health.go), contract.go holds a model's spec against what Triton has,
 // child runs a Triton as a child process where that is configured (triton.go,

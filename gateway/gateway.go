@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -27,6 +28,7 @@ const (
 // Gateway serves models over HTTP. Make one with [New].
 type Gateway struct {
 	cfg       *Config
+	built     string // the model repository, where it was made here; empty elsewhere
 	log       *slog.Logger
 	models    *models
 	triton    *tritonclient.Client
@@ -44,14 +46,20 @@ type Gateway struct {
 }
 
 // New makes a gateway of a configuration. It reads the models' specs, whose
-// mistakes it reports all at once, and connects to nothing yet.
+// mistakes it reports all at once, and connects to nothing yet. A model repository
+// that it has to make is removed when [Gateway.Serve] ends.
 func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
-	served, err := readModels(cfg)
+	cfg, broken, built, err := makeRepository(cfg, log)
 	if err != nil {
 		return nil, err
 	}
+	served, err := readModels(cfg, broken)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(built))
+	}
 	g := &Gateway{
 		cfg:         cfg,
+		built:       built,
 		log:         log,
 		models:      served,
 		admission:   newAdmission(cfg.MaxInFlight, cfg.PreprocessWorkers, cfg.MaxInFlightBytes),
@@ -75,7 +83,7 @@ func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
 	for _, m := range served.list {
 		m.health = newHealth(m, g.triton, g.child, loading, g.metrics, log)
 		g.metrics.parked(m.spec.Name, m.window.parked)
-		if m.spec.TakesBulkRNA() {
+		if m.preparer != nil && m.spec.TakesBulkRNA() {
 			g.metrics.rnaCache(m.spec.Name, m.preparer.RNACacheStats)
 		}
 	}
@@ -138,6 +146,11 @@ func (g *Gateway) Serve(ctx context.Context) error {
 // serve is Serve on listeners that are there.
 func (g *Gateway) serve(ctx context.Context, api, admin *net.TCPListener) error {
 	defer g.triton.Close()
+	defer func() {
+		if err := os.RemoveAll(g.built); err != nil {
+			g.log.Warn("the model repository could not be removed", "error", err)
+		}
+	}()
 	g.log.Info("listening", "port", portOf(api), "metrics_port", portOf(admin), "models", g.models.names)
 
 	// Whatever of these fails first ends the others through the context.

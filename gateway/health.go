@@ -45,6 +45,9 @@ type health struct {
 func newHealth(m *model, triton *tritonclient.Client, child *child, loading chan struct{}, metrics *metrics, log *slog.Logger) *health {
 	h := &health{model: m, triton: triton, child: child, loading: loading, metrics: metrics, log: log.With("model", m.spec.Name), suspect: make(chan struct{}, 1), started: time.Now()}
 	h.down(trouble{reason: "it is being loaded"})
+	if m.broken != "" {
+		h.down(trouble{m.broken, true})
+	}
 	return h
 }
 
@@ -138,6 +141,9 @@ func isAbsent(kind tritonclient.Kind) bool {
 // context ends. It returns an error only where trying again is of no use: the
 // model was never in service, and its contract is not the one that Triton has.
 func (h *health) run(ctx context.Context) error {
+	if h.model.broken != "" {
+		return nil // nothing can be loaded; the others are served
+	}
 	served, retry, failures := false, retryMin, 0
 	for ctx.Err() == nil {
 		err := h.bringUp(ctx)

@@ -79,6 +79,9 @@ func (g *Gateway) prepare(ctx context.Context, t *trace, body []byte, choose cho
 		return nil, request.Name(err)
 	}
 	t.mode = string(mode) // one of the model's, not just any text
+	if m.broken != "" {
+		return nil, m.unusable()
+	}
 	j := &job{model: m, mode: mode, request: request}
 	if mode != metadataMode {
 		j.sample, err = m.preparer.Prepare(request)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	modelrepo "histogate/gateway/repository"
 	"histogate/prep"
 	"histogate/tritonclient"
 	"histogate/tritonclient/kserve"
@@ -22,6 +23,9 @@ type model struct {
 	metadata []byte // the metadata answer
 	window   *window
 	health   *health
+	// broken is why the model can never be used, in words for a caller; empty for
+	// one that can. A broken model has nothing but its spec and its health.
+	broken string
 }
 
 // models is what is served, by every name that it is served under.
@@ -33,8 +37,9 @@ type models struct {
 }
 
 // readModels reads the models to serve from the repository and holds each spec
-// against its config.pbtxt. Every mistake is reported.
-func readModels(cfg *Config) (*models, error) {
+// against its config.pbtxt. Every mistake is reported. The broken models are known
+// by name but not in the repository.
+func readModels(cfg *Config, broken map[string]modelrepo.Model) (*models, error) {
 	names := cfg.Models
 	if len(names) == 0 {
 		entries, err := os.ReadDir(cfg.ModelRepository)
@@ -57,10 +62,15 @@ func readModels(cfg *Config) (*models, error) {
 	served := &models{byName: map[string]*model{}}
 	var mistakes []error
 	for _, name := range names {
-		m, err := readModel(cfg, filepath.Join(cfg.ModelRepository, name), name)
-		if err != nil {
-			mistakes = append(mistakes, err)
-			continue
+		var m *model
+		if b, ok := broken[name]; ok {
+			m = brokenModel(b.Spec, b.Problem)
+		} else {
+			var err error
+			if m, err = readModel(cfg, filepath.Join(cfg.ModelRepository, name), name); err != nil {
+				mistakes = append(mistakes, err)
+				continue
+			}
 		}
 		served.list = append(served.list, m)
 		served.names = append(served.names, name)
@@ -75,6 +85,9 @@ func readModels(cfg *Config) (*models, error) {
 		if served.fallback = served.byName[cfg.DefaultModel]; served.fallback == nil {
 			mistakes = append(mistakes, fmt.Errorf("DEFAULT_MODEL=%q is not among the models: %v", cfg.DefaultModel, served.names))
 		}
+	}
+	if len(mistakes) == 0 {
+		mistakes = append(mistakes, served.checkPingMode(cfg.PingMode))
 	}
 	return served, errors.Join(mistakes...)
 }

@@ -77,6 +77,9 @@ func appendOutput(body []byte, j *job, i int, outputs []tritonclient.Tensor) ([]
 }
 
 func (m *model) writeMetadata(c *fiber.Ctx) error {
+	if m.broken != "" {
+		return m.unusable()
+	}
 	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
 	return c.Send(m.metadata)
 }

@@ -88,13 +88,7 @@ func (g *Gateway) ping(*fiber.Ctx) error {
 	if g.draining.Load() {
 		return refuse(CodeBackendUnavailable, "the service is shutting down")
 	}
-	var unready []string
-	for _, m := range g.models.list {
-		if trouble := m.health.trouble.Load(); trouble != nil {
-			unready = append(unready, fmt.Sprintf("%s: %s", m.spec.Name, trouble.reason))
-		}
-	}
-	if unready != nil {
+	if unready := g.models.unready(g.cfg.PingMode); unready != nil {
 		return refuse(CodeBackendUnavailable, "not ready: %s", strings.Join(unready, "; "))
 	}
 	return nil

@@ -11,9 +11,21 @@ import (
 	"strconv"
 )
 
-// readLists reads the lists that the spec keeps in files of their own, from its
+// ListFiles are the files that the spec keeps lists in, each once.
+func (s *Spec) ListFiles() []string {
+	files := []string{s.InputGenesFile, s.OutputGenesFile}
+	for _, in := range s.Inputs {
+		for _, t := range in.Transforms {
+			files = append(files, t.MeanFile, t.StdFile, t.IndicesFile)
+		}
+	}
+	slices.Sort(files)
+	return slices.DeleteFunc(slices.Compact(files), func(name string) bool { return name == "" })
+}
+
+// ReadLists reads the lists that the spec keeps in files of their own out of a
 // folder, and holds all lists against the shapes.
-func (s *Spec) readLists(folder fs.FS) error {
+func (s *Spec) ReadLists(folder fs.FS) error {
 	identifier := func(text string) (string, error) { return text, nil }
 	number := func(text string) (float64, error) { return strconv.ParseFloat(text, 64) }
 	errs := []error{

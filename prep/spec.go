@@ -19,7 +19,10 @@ type Spec struct {
 	Aliases []string `yaml:"aliases,omitempty" json:"aliases,omitempty"`
 	// Task is for people: what the model does.
 	Task string `yaml:"task" json:"task"`
-	Tile Tile   `yaml:"tile" json:"tile"`
+	// Checkpoint is the name of the .pt2 file that holds the published model. A
+	// model without one is served from what lies in its own folder.
+	Checkpoint string `yaml:"checkpoint,omitempty" json:"checkpoint,omitempty"`
+	Tile       Tile   `yaml:"tile" json:"tile"`
 	// Inputs and Outputs are in the order in which the model takes and gives them.
 	Inputs   []Input  `yaml:"inputs" json:"inputs"`
 	Outputs  []Output `yaml:"outputs" json:"outputs"`
@@ -160,9 +163,9 @@ func ReadSpec(path string) (*Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	spec, err := parseSpec(text)
+	spec, err := ParseSpec(text)
 	if err == nil {
-		err = spec.readLists(os.DirFS(filepath.Dir(path)))
+		err = spec.ReadLists(os.DirFS(filepath.Dir(path)))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -170,7 +173,9 @@ func ReadSpec(path string) (*Spec, error) {
 	return spec, nil
 }
 
-func parseSpec(text []byte) (*Spec, error) {
+// ParseSpec reads and checks the text of a spec as [ReadSpec] does, all but the
+// lists in files of their own: those are for [Spec.ReadLists].
+func ParseSpec(text []byte) (*Spec, error) {
 	var document any
 	if err := yaml.Unmarshal(text, &document); err != nil {
 		return nil, err

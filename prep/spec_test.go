@@ -12,6 +12,7 @@ const goodSpec = `
 name: m-1.2_x
 aliases: [m-old]
 task: tile embedding
+checkpoint: m_old.pt2
 tile:
   width: 64
   height: 32
@@ -42,7 +43,7 @@ func TestReadSpec(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &Spec{
-		Name: "m-1.2_x", Aliases: []string{"m-old"}, Task: "tile embedding",
+		Name: "m-1.2_x", Aliases: []string{"m-old"}, Task: "tile embedding", Checkpoint: "m_old.pt2",
 		Tile: Tile{
 			Width: 64, Height: 32, MicronsPerPixel: 0.5,
 			Mean: [3]float64{0.7, -0.5, 0}, Std: [3]float64{0.25, 1, 2},
@@ -100,7 +101,7 @@ func TestReadSpecRefuses(t *testing.T) {
 		"a list":            {goodSpec, "- name: m", "the document: must be an object"},
 		"not YAML":          {"name: m", "name: [m", "[3:1]"},
 		"key given twice":   {"task:", "name: n\ntask:", `mapping key "name" already defined`},
-		"unknown field":     {"task:", "tusk: x\ntask:", "tusk: unknown field; the fields here are name, aliases, task, tile,"},
+		"unknown field":     {"task:", "tusk: x\ntask:", "tusk: unknown field; the fields here are name, aliases, task, checkpoint, tile,"},
 		"unknown in a list": {"role: prediction,", "role: prediction, rule: x,", "outputs[0].rule: unknown field; the fields here are name, role, dtype, shape"},
 		"missing":           {"task: tile embedding", "", "task: missing"},
 		"missing inside":    {"  width: 64\n", "", "tile.width: missing"},
@@ -125,6 +126,7 @@ func TestReadSpecRefuses(t *testing.T) {
 		"mean of NaN":          {"[0.7, -0.5, 0]", "[0.7, -0.5, .nan]", "tile.mean: must be finite"},
 		"std of NaN":           {"[0.25, 1, 2]", "[0.25, .nan, 2]", "tile.std: must be above zero and finite"},
 		"NaN":                  {"max_queue_delay_ms: 0.5", "max_queue_delay_ms: .nan", "batching.max_queue_delay_ms: must be from 0 to 1000"},
+		"checkpoint elsewhere": {"m_old.pt2", "a/b.pt2", `checkpoint: "a/b.pt2" must be the name of a .pt2 file`},
 		"two channels":         {"[0.7, -0.5, 0]", "[0.7, -0.5]", "tile.mean: must be a list of 3 values"},
 		"four channels":        {"[0.25, 1, 2]", "[0.25, 1, 2, 1]", "tile.std: must be a list of 3 values"},
 		"text for a shape":     {"shape: [1536]", "shape: 1536", "outputs[1].shape: must be a list"},

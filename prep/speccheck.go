@@ -16,6 +16,7 @@ const (
 
 var (
 	modelNames  = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
+	checkpoints = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*\.pt2$`)
 	tensorNames = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.]*$`)
 )
 
@@ -43,6 +44,8 @@ func (s *Spec) check() error {
 		c.require(!slices.Contains(models[:i], name), field, "%q is listed twice", name)
 		c.require(modelNames.MatchString(name), field, "%q must be lower-case letters, digits, dots, dashes and underscores", name)
 	}
+	c.require(s.Checkpoint == "" || checkpoints.MatchString(s.Checkpoint), "checkpoint",
+		"%q must be the name of a .pt2 file, without a folder", s.Checkpoint)
 	s.Tile.check(&c)
 	names := map[string]bool{}
 	s.checkInputs(&c, names)

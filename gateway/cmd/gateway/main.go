@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"histogate/gateway"
+	"histogate/gateway/repository"
 )
 
 func main() {
@@ -19,8 +20,12 @@ func main() {
 		fmt.Println(gateway.Guard(os.Args[2], os.Args[3:])) // the gateway reads how it ended
 		return
 	}
+	if len(os.Args) > 1 && os.Args[1] == "repository" {
+		os.Exit(repository.Command(context.Background(), os.Args[2:], os.LookupEnv, os.Stdout, os.Stderr))
+	}
 	if len(os.Args) < 2 || os.Args[1] != "serve" {
-		fmt.Fprintln(os.Stderr, "usage: gateway serve [flags]\n\n\"gateway serve -h\" lists the flags.")
+		fmt.Fprintln(os.Stderr, "usage: gateway serve [flags]\n       gateway repository build|check [flags]\n\n"+
+			"-h lists the flags of each.")
 		os.Exit(2)
 	}
 	cfg, err := gateway.ReadConfig(os.Args[2:], os.LookupEnv, os.Stderr)

@@ -45,6 +45,79 @@ class OnnxCheckpoint:
         return self._session.run(self._outputs, dict(zip(self._inputs, inputs, strict=True)))
 
 
+class AotiCheckpoint:
+    """A model.pt2 of torch's AOTInductor, run on the device that it was compiled for.
+
+    The parameters that ``gateway repository build`` took from the checkpoint's metadata
+    say, for each input, its type and how many dimensions it has: Triton sends one
+    number a row as (rows, 1), where the checkpoint may take (rows,).
+    """
+
+    file_name = "model.pt2"
+
+    def __init__(self, path, config, device):
+        """Load the package onto device: None for the CPU, else the number of a GPU."""
+        import torch
+        import torch._inductor  # torch alone does not bring aoti_load_package
+
+        def parameter(name, otherwise):
+            return config["parameters"].get(name, {"string_value": otherwise})["string_value"]
+
+        self._torch = torch
+        self._device = torch.device("cpu") if device is None else torch.device("cuda", device)
+        if device is None:
+            torch.set_num_threads(int(parameter("intra_op_threads", "1")))
+        self._dtypes = [getattr(torch, name) for name in parameter("input_dtypes", "").split(",") if name]
+        self._ranks = [int(rank) for rank in parameter("input_ranks", "").split(",") if rank]
+        self._fixed_batch = int(parameter("fixed_batch", "0"))
+        self._model = torch._inductor.aoti_load_package(path, device_index=-1 if device is None else device)
+
+    def forward(self, inputs):
+        """Run one batch.
+
+        Args:
+            inputs: arrays in the order of the model's inputs, each (rows, ...).
+
+        Returns:
+            arrays in the order of the model's outputs, each (rows, ...); those in half
+            precision are widened to float32.
+
+        Raises:
+            RuntimeError: the forward pass, the device or a copy failed. A device runs
+                behind the calls that feed it, so its failures show wherever it is waited
+                for. All of that is in one block, which ends only when the results are on
+                the host: no failure of this batch can show up in the next.
+        """
+        torch, rows = self._torch, len(inputs[0])
+        try:
+            with torch.inference_mode():
+                outputs = self._model(*[self._tensor(i, array) for i, array in enumerate(inputs)])
+                outputs = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
+                if self._device.type == "cuda":
+                    torch.cuda.synchronize(self._device)
+                return [self._array(output[:rows]) for output in outputs]
+        except Exception as error:
+            raise RuntimeError(f"the forward pass failed: {error}") from error
+
+    def _tensor(self, i, array):
+        """Input i as the checkpoint takes it."""
+        torch = self._torch
+        tensor = torch.from_numpy(array)
+        if self._fixed_batch > len(tensor):
+            padding = tensor.new_zeros((self._fixed_batch - len(tensor), *tensor.shape[1:]))
+            tensor = torch.cat([tensor, padding])
+        if self._ranks:
+            tensor = tensor.flatten(self._ranks[i] - 1)
+        return tensor.to(self._device, self._dtypes[i] if self._dtypes else tensor.dtype)
+
+    def _array(self, output):
+        """An output as Triton is told that it is."""
+        output = output.cpu()
+        if output.dtype in (self._torch.float16, self._torch.bfloat16):
+            output = output.float()
+        return output.contiguous().numpy()
+
+
 class TritonPythonModel:
     """A model as Triton sees it; inputs and outputs are taken by position."""
 
@@ -57,10 +130,14 @@ class TritonPythonModel:
         self._outputs = [o["name"] for o in config["output"]]
         self._dtypes = [pb_utils.triton_string_to_numpy(o["data_type"]) for o in config["output"]]
         folder = os.path.join(args["model_repository"], args["model_version"])
-        path = os.path.join(folder, OnnxCheckpoint.file_name)
-        if not os.path.exists(path):
-            raise FileNotFoundError(f"no checkpoint for model {args['model_name']}: {path} does not exist")
-        self._checkpoint = OnnxCheckpoint(path, config)
+        aoti, onnx = (os.path.join(folder, kind.file_name) for kind in (AotiCheckpoint, OnnxCheckpoint))
+        if os.path.exists(aoti):
+            device = int(args["model_instance_device_id"]) if args["model_instance_kind"] == "GPU" else None
+            self._checkpoint = AotiCheckpoint(aoti, config, device)
+        elif os.path.exists(onnx):
+            self._checkpoint = OnnxCheckpoint(onnx, config)
+        else:
+            raise FileNotFoundError(f"no checkpoint for model {args['model_name']}: {folder} holds none")
 
     def execute(self, requests):
         """Answer each request with its rows; an exception fails the whole batch."""

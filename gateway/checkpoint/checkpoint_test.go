@@ -1,0 +1,162 @@
+package checkpoint
+
+import (
+	"debug/elf"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"histogate/gateway/checkpoint/checkpointtest"
+)
+
+const metadata = `{"model": "Expression", "exported": {"by": ["somebody"]},
+ "inputs": {"tile": {"shape": ["batch", 3, 224, 224], "dtype": "torch.float16", "description": "an H&E tile"},
+            "bulkrna": {"shape": ["batch", 64], "dtype": "float32"},
+            "a_first_by_name": {"shape": ["batch"], "dtype": "int64", "description": null}},
+ "outputs": {"predictions": {"dtype": "float32", "shape": ["batch", "genes"]}}}`
+
+// file writes bytes to a file m.pt2.
+func file(t *testing.T, data []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "m.pt2")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestRead(t *testing.T) {
+	p, err := Read(file(t, checkpointtest.Package{SMs: []byte{90, 80, 90}, Metadata: metadata}.Bytes(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch := Dim{Name: "batch"}
+	want := &Package{
+		File: "m.pt2", CPUs: []CPU{X86}, GPUs: []int{80, 90}, CUDA: true,
+		Metadata: &Metadata{
+			Model: "Expression",
+			Inputs: Tensors{ // in the order of the text
+				{Name: "tile", Shape: []Dim{batch, {Size: 3}, {Size: 224}, {Size: 224}}, DType: "float16", Description: "an H&E tile"},
+				{Name: "bulkrna", Shape: []Dim{batch, {Size: 64}}, DType: "float32"},
+				{Name: "a_first_by_name", Shape: []Dim{batch}, DType: "int64"},
+			},
+			Outputs: Tensors{{Name: "predictions", Shape: []Dim{batch, {Name: "genes"}}, DType: "float32"}},
+		},
+	}
+	if !reflect.DeepEqual(p, want) {
+		t.Errorf("read as\n%+v %+v, want\n%+v %+v", p, p.Metadata, want, want.Metadata)
+	}
+}
+
+// The SM version of both ABIs, of an old GPU under the new one too, whose other
+// flags look like SM versions.
+func TestReadSMVersions(t *testing.T) {
+	for _, test := range []struct {
+		abi   byte
+		flags uint32
+		want  int
+	}{
+		{7, 0x00500550, 80}, {7, 0x005a055a, 90}, {8, 0x06005a04, 90}, {8, 0x06006402, 100}, {8, 0x06007802, 120},
+	} {
+		data := checkpointtest.Zip(t, [2]string{"a.so", string(checkpointtest.ELF(elf.EM_X86_64, 0, 0))},
+			[2]string{"a.cubin", string(checkpointtest.ELF(190, test.abi, test.flags))})
+		if p, err := Read(file(t, data)); err != nil || !reflect.DeepEqual(p.GPUs, []int{test.want}) {
+			t.Errorf("ABI %d, flags %#x: %+v, %v; want sm_%d", test.abi, test.flags, p, err, test.want)
+		}
+	}
+}
+
+// A package for a GPU need not hold cubins: AOTInductor's own description counts.
+func TestReadDevice(t *testing.T) {
+	object := [2]string{"a.so", string(checkpointtest.ELF(elf.EM_AARCH64, 0, 0))}
+	p, err := Read(file(t, checkpointtest.Zip(t, object, [2]string{"a.wrapper_metadata.json", `{"AOTI_DEVICE_KEY": "cuda"}`})))
+	if err != nil || !p.CUDA || p.GPUs != nil || p.Metadata != nil || p.CPUs[0] != ARM64 {
+		t.Errorf("%+v, %v", p, err)
+	}
+}
+
+func TestChecks(t *testing.T) {
+	p := &Package{File: "m.pt2", CPUs: []CPU{ARM64}, GPUs: []int{80}}
+	for name, test := range map[string]struct {
+		err  error
+		want string
+	}{
+		"same CPU":      {p.CheckCPU("arm64"), "<nil>"},
+		"other CPU":     {p.CheckCPU("amd64"), "m.pt2 is built for aarch64 and this machine is x86-64; export it anew on x86-64"},
+		"unknown CPU":   {p.CheckCPU("riscv64"), "<nil>"},
+		"same GPU":      {p.CheckGPU([]int{80}, "TARGET_SM"), "<nil>"},
+		"other GPU":     {p.CheckGPU([]int{90}, "TARGET_SM"), "m.pt2 is built for sm_80 and TARGET_SM says sm_90; export it anew on a GPU of sm_90"},
+		"one GPU of 2":  {p.CheckGPU([]int{80, 86}, "nvidia-smi"), "m.pt2 is built for sm_80 and nvidia-smi says sm_86; export it anew on a GPU of sm_86"},
+		"GPU not known": {p.CheckGPU(nil, ""), "<nil>"},
+		"no GPU code":   {(&Package{}).CheckGPU([]int{90}, "TARGET_SM"), "<nil>"},
+	} {
+		if got := fmt.Sprint(test.err); got != test.want {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+	}
+}
+
+func TestReadRefuses(t *testing.T) {
+	object := [2]string{"a.so", string(checkpointtest.ELF(elf.EM_X86_64, 0, 0))}
+	described := func(text string) [][2]string { return [][2]string{object, {"model_metadata.json", text}} }
+	tensors := func(inputs string) [][2]string {
+		return described(`{"inputs": ` + inputs + `, "outputs": {"y": {"shape": ["b"], "dtype": "float32"}}}`)
+	}
+	big := checkpointtest.ELF(elf.EM_PPC64, 0, 0)
+	big[elf.EI_DATA] = byte(elf.ELFDATA2MSB)
+	for name, test := range map[string]struct {
+		files [][2]string
+		want  string
+	}{
+		"no code":              {[][2]string{{"a.txt", "x"}}, "holds no compiled code (.so)"},
+		"code that is none":    {[][2]string{{"a.so", strings.Repeat("x", 64)}}, `"a.so": is not an ELF file`},
+		"short code":           {[][2]string{{"a.so", "\x7fELF"}}, `"a.so": is damaged or has fewer than 64 bytes`},
+		"big-endian code":      {[][2]string{{"a.so", string(big)}}, `"a.so": is an ELF file, but not a little-endian one`},
+		"cubin for a CPU":      {[][2]string{object, {"a.cubin", object[1]}}, `"a.cubin": is code for EM_X86_64, not for a GPU`},
+		"device not JSON":      {[][2]string{object, {"a_metadata.json", "x"}}, `"a_metadata.json": is not JSON`},
+		"two descriptions":     {append(tensors(`{"x": {"shape": ["b"], "dtype": "float32"}}`), [2]string{"m/model_metadata.json", "{}"}), "holds two descriptions"},
+		"description too long": {described(strings.Repeat(" ", maxMetadata+1)), `"model_metadata.json": has 1048577 bytes; at most 1048576`},
+		"not JSON":             {described("x"), `"model_metadata.json": invalid character 'x'`},
+		"trailing":             {described("{} {}"), "invalid character"},
+		"no inputs":            {described(`{"model": "M"}`), "inputs and outputs must each name at least one tensor"},
+		"inputs a list":        {tensors(`[1]`), "must be objects, by tensor name"},
+		"tensor twice":         {tensors(`{"x": {"shape": ["b"], "dtype": "f"}, "x": {"shape": ["b"], "dtype": "f"}}`), `tensor "x" is there twice`},
+		"no shape":             {tensors(`{"x": {"dtype": "float32"}}`), `tensor "x": its shape must have from 1 to 16 sizes`},
+		"no dtype":             {tensors(`{"x": {"shape": ["b"]}}`), `tensor "x" has no dtype`},
+		"dtype a number":       {tensors(`{"x": {"shape": ["b"], "dtype": 7}}`), `tensor "x": dtype must be a text`},
+		"size of zero":         {tensors(`{"x": {"shape": [0], "dtype": "float32"}}`), `the size "0" must be a whole number above zero, or a name`},
+		"negative size":        {tensors(`{"x": {"shape": [-1], "dtype": "float32"}}`), `the size "-1" must be`},
+		"fraction":             {tensors(`{"x": {"shape": [1.5], "dtype": "float32"}}`), `the size "1.5" must be`},
+		"null":                 {tensors(`{"x": {"shape": [null], "dtype": "float32"}}`), `the size "null" must be`},
+		"empty name":           {tensors(`{"x": {"shape": [""], "dtype": "float32"}}`), `the size "\"\"" must be`},
+		"many tensors": {tensors("{" + strings.TrimSuffix(func() (all string) {
+			for i := range maxTensors + 1 {
+				all += fmt.Sprintf(`"x%d": {"shape": ["b"], "dtype": "float32"},`, i)
+			}
+			return all
+		}(), ",") + "}"), "more than 64 tensors"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Read(file(t, checkpointtest.Zip(t, test.files...)))
+			if err == nil || !strings.HasPrefix(err.Error(), "m.pt2: ") || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%v does not name the file and say %q", err, test.want)
+			}
+		})
+	}
+}
+
+// What is not a file at all is an error without its path.
+func TestReadRefusesFiles(t *testing.T) {
+	folder := t.TempDir()
+	for name, want := range map[string]string{
+		filepath.Join(folder, "absent.pt2"): "absent.pt2: no such file or directory",
+		folder:                              filepath.Base(folder) + ": is not a regular file",
+	} {
+		if _, err := Read(name); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}

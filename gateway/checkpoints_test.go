@@ -1,0 +1,221 @@
+package gateway
+
+import (
+	"context"
+	"debug/elf"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"histogate/gateway/checkpoint/checkpointtest"
+)
+
+const pt2Testdata = "../tests/pt2/testdata"
+
+// checkpointConfig serves what is in a folder with a good checkpoint of h1 and one
+// of m-optimus that is for another processor.
+func checkpointConfig(t *testing.T) *Config {
+	t.Helper()
+	here, other := elf.EM_X86_64, elf.EM_AARCH64
+	if runtime.GOARCH == "arm64" {
+		here, other = other, here
+	}
+	folder := t.TempDir()
+	checkpointtest.Package{Machine: here, Metadata: `{"inputs": {"x": {"shape": ["B", 3, 224, 224], "dtype": "torch.float16"}},
+		"outputs": {"cls": {"shape": ["B", 1536], "dtype": "torch.float16"}}}`}.Write(t, filepath.Join(folder, "h1_optimus_cls_token.pt2"))
+	checkpointtest.Package{Machine: other}.Write(t, filepath.Join(folder, "m_optimus_prediction.pt2"))
+	cfg, err := read([]string{
+		"-model-dir", folder, "-assets-dir", filepath.Join(pt2Testdata, "assets"),
+		"-model-repository", filepath.Join(pt2Testdata, "specs"), "-triton-server", "/bin/false",
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", t.TempDir())
+	return cfg
+}
+
+// A broken checkpoint is said to be so to whoever asks for its model, and the
+// others are served by what their checkpoints say.
+func TestServeCheckpoints(t *testing.T) {
+	cfg := checkpointConfig(t)
+	cfg.BatchMaxSize = 5
+	log := new(lockedBuffer)
+	g, err := New(cfg, slog.New(slog.NewJSONHandler(log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(method, path, body string) (int, string) {
+		response, err := g.app.Test(httptest.NewRequest(method, path, strings.NewReader(body)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return response.StatusCode, string(text)
+	}
+	const sentence = "m-optimus cannot be used until its operator mends it: m_optimus_prediction.pt2 is built for"
+	for _, test := range []struct {
+		method, path, body string
+		status             int
+		named              []string
+	}{
+		{http.MethodPost, "/invocations", `{"model_name": "m-optimus", "mode": "prediction"}`, http.StatusServiceUnavailable, []string{sentence, `"backend_unavailable"`}},
+		{http.MethodPost, "/invocations", `{"model_name": "m-optimus-stx", "mode": "metadata"}`, http.StatusServiceUnavailable, []string{sentence}},
+		{http.MethodPost, "/api/embed/m-optimus", `{}`, http.StatusServiceUnavailable, []string{sentence}},
+		{http.MethodGet, "/api/metadata/m-optimus", "", http.StatusServiceUnavailable, []string{sentence}},
+		{http.MethodGet, "/api/metadata/h1", "", http.StatusOK, []string{`"input_dtype":"torch.float16"`, `"x":{"shape":["batch",3,224,224],"dtype":"float16"}`, `"cls"`, `"max_batch_size":5`}},
+		{http.MethodGet, "/api/metadata/tissue-seg", "", http.StatusNotFound, []string{"h1, m-optimus"}},
+		{http.MethodGet, "/ping", "", http.StatusServiceUnavailable, []string{"h1: it is being loaded", "m-optimus: m_optimus_prediction.pt2 is built for"}},
+	} {
+		status, text := ask(test.method, test.path, test.body)
+		if status != test.status {
+			t.Errorf("%s %s: status %d, not %d: %s", test.method, test.path, status, test.status, text)
+		}
+		for _, want := range test.named {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s %s: %q is not in %s", test.method, test.path, want, text)
+			}
+		}
+	}
+	for _, want := range []string{`"problem":"m_optimus_prediction.pt2 is built for`, `"left_out":["tissue-seg"]`, "GPU code in checkpoints is not checked"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("%s is not in the log:\n%s", want, log)
+		}
+	}
+}
+
+// What was built is removed with the end of the service, and when it does not
+// come to that.
+func TestBuiltRepositoryIsRemoved(t *testing.T) {
+	cfg := checkpointConfig(t)
+	made := func() int {
+		entries, err := os.ReadDir(os.Getenv("TMPDIR"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	g, err := New(cfg, slog.New(slog.DiscardHandler))
+	if err != nil || made() != 1 {
+		t.Fatalf("%d folders, %v", made(), err)
+	}
+	g.child = nil // a test's process cannot be the guard of one
+	api, err := listen("127.0.0.1", 0, "PORT")
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin, err := listen("127.0.0.1", 0, "METRICS_PORT")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	ended := make(chan error, 1)
+	go func() { ended <- g.serve(ctx, api, admin) }()
+	response, err := http.Get("http://" + api.Addr().String() + "/ping")
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	http.DefaultClient.CloseIdleConnections() // else they are waited for
+	if made() != 1 {
+		t.Error("removed while it is served")
+	}
+	end()
+	if err := <-ended; err != nil || made() != 0 {
+		t.Errorf("%d folders are left after %v", made(), err)
+	}
+	cfg.DefaultModel = "tissue-seg"
+	if _, err := New(cfg, slog.New(slog.DiscardHandler)); err == nil || made() != 0 {
+		t.Errorf("%d folders are left after %v", made(), err)
+	}
+}
+
+func TestModelDirMistakes(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*Config)
+		want   string
+	}{
+		"nobody to run it":  {func(c *Config) { c.TritonServer = "" }, "need TRITON_SERVER"},
+		"not there":         {func(c *Config) { c.ModelDir = "/nonexistent" }, `MODEL_DIR="/nonexistent"`},
+		"nothing to serve":  {func(c *Config) { c.ModelDir = t.TempDir() }, "holds no checkpoint that a spec in MODEL_REPOSITORY="},
+		"no specs":          {func(c *Config) { c.ModelRepository = t.TempDir() }, "holds no folder with a spec.yaml"},
+		"pinged but absent": {func(c *Config) { c.PingMode = "h1,tissue-seg" }, `PING_MODE="h1,tissue-seg": "tissue-seg" is neither all nor any nor among the models`},
+	} {
+		cfg := checkpointConfig(t)
+		test.change(cfg)
+		if _, err := New(cfg, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v does not say %q", name, err, test.want)
+		}
+	}
+	_, err := read([]string{"-batch-max-size", "0", "-target-sm", "x"}, map[string]string{"BATCH_MAX_WAIT_MS": "NaN"})
+	for _, want := range []string{`-batch-max-size="0"`, `-target-sm="x"`, `BATCH_MAX_WAIT_MS="NaN"`} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s is not reported in %v", want, err)
+		}
+	}
+}
+
+// Batches that are set become those of a repository without checkpoints, too.
+func TestBatchesOfARepository(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	from := repository(t, testSpec, testConfig)
+	cfg, err := read([]string{"-model-repository", from, "-triton-server", "/bin/false", "-batch-max-size", "9", "-batch-max-wait-ms", "0.25"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := New(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := g.models.byName["tiny"]
+	if b := m.spec.Batching; b.MaxBatchSize != 9 || b.MaxQueueDelayMS != 0.25 || m.config.MaxBatchSize != 9 {
+		t.Errorf("the spec's batching is %+v, Triton's %v", b, m.config)
+	}
+	cfg.TritonServer = ""
+	if _, err := New(cfg, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "need TRITON_SERVER") {
+		t.Errorf("batches of somebody else's Triton: %v", err)
+	}
+}
+
+func TestUnready(t *testing.T) {
+	cfg := checkpointConfig(t)
+	g, err := New(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h1 := g.models.byName["h1"].health
+	for _, test := range []struct {
+		up    bool
+		mode  string
+		names string // of the models that keep the service from being ready
+	}{
+		{false, "all", "h1 m-optimus"}, {false, "any", "h1 m-optimus"}, {false, "h1", "h1"}, {false, "m-optimus-stx, m-optimus", "m-optimus"},
+		{true, "all", "m-optimus"}, {true, "any", ""}, {true, "h1", ""}, {true, "h1, m-optimus", "m-optimus"},
+	} {
+		if test.up {
+			h1.up()
+		}
+		var names []string
+		for _, reason := range g.models.unready(test.mode) {
+			name, why, _ := strings.Cut(reason, ": ")
+			if names = append(names, name); why == "" {
+				t.Errorf("%s does not say why", reason)
+			}
+		}
+		if !slices.Equal(names, strings.Fields(test.names)) {
+			t.Errorf("PING_MODE=%s, h1 up %t: %v, not %s", test.mode, test.up, names, test.names)
+		}
+	}
+}

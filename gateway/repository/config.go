@@ -1,0 +1,66 @@
+package repository
+
+import (
+	"math"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/prototext"
+
+	"histogate/prep"
+	"histogate/tritonclient/kserve"
+)
+
+// maxQueueSize is a backstop: the gateway bounds what it sends before Triton
+// does.
+const maxQueueSize = 1024
+
+// config is the model's config.pbtxt. The parameters are for the backend.
+func (f *fitted) config() []byte {
+	c := &kserve.ModelConfig{
+		Name:         f.spec.Name,
+		Backend:      "histogate",
+		MaxBatchSize: int32(f.spec.Batching.MaxBatchSize), // at most 1024, as checked
+		SchedulingChoice: &kserve.ModelConfig_DynamicBatching{DynamicBatching: &kserve.ModelDynamicBatching{
+			MaxQueueDelayMicroseconds: microseconds(f.spec.Batching),
+			DefaultQueuePolicy:        &kserve.ModelQueuePolicy{MaxQueueSize: maxQueueSize},
+		}},
+		InstanceGroup: []*kserve.ModelInstanceGroup{{Kind: kserve.ModelInstanceGroup_KIND_CPU, Count: 1}},
+	}
+	if f.cuda {
+		c.InstanceGroup[0].Kind = kserve.ModelInstanceGroup_KIND_GPU
+	}
+	for _, in := range f.spec.Inputs {
+		c.Input = append(c.Input, &kserve.ModelInput{Name: in.Name, DataType: dataType(in.DType), Dims: in.Shape})
+	}
+	for _, out := range f.spec.Outputs {
+		c.Output = append(c.Output, &kserve.ModelOutput{Name: out.Name, DataType: dataType(out.DType), Dims: out.Shape})
+	}
+	if f.inputTypes != nil {
+		c.Parameters = map[string]*kserve.ModelParameter{
+			"input_dtypes": {StringValue: strings.Join(f.inputTypes, ",")},
+			"input_ranks":  {StringValue: strings.Join(f.inputRanks, ",")},
+			"fixed_batch":  {StringValue: strconv.FormatInt(f.fixedBatch, 10)},
+		}
+	}
+	return written(c)
+}
+
+// written is the text of a config.pbtxt.
+func written(c *kserve.ModelConfig) []byte {
+	return []byte("# Made by gateway; what it was made from is the place for changes.\n" + prototext.MarshalOptions{Multiline: true}.Format(c))
+}
+
+// microseconds is how Triton is told the wait of a batch.
+func microseconds(b prep.Batching) uint64 { return uint64(math.Round(b.MaxQueueDelayMS * 1000)) }
+
+func dataType(t prep.DType) kserve.DataType {
+	switch t {
+	case prep.Float16:
+		return kserve.DataType_TYPE_FP16
+	case prep.Int64:
+		return kserve.DataType_TYPE_INT64
+	default:
+		return kserve.DataType_TYPE_FP32
+	}
+}
