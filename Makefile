@@ -10,10 +10,10 @@ LINTER   := $(CACHE)/bin/golangci-lint-$(GOLANGCI)/golangci-lint
 TIED := setpriv --pdeathsig TERM
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test fuzz storm lint generate setup build
+.PHONY: help demo serve test test-pt2 fuzz storm lint generate setup build
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: build ## start the stack, send it a real H&E tile, show what came back, stop
 	go build -o build/demo ./tests/demo
@@ -29,6 +29,9 @@ serve: build ## the stack in the foreground, on PORT (8080) and METRICS_PORT (90
 test: build ## every test, those on the real Triton included
 	go vet ./...
 	exec $(TIED) go test -race -shuffle=on -p 1 -timeout 20m -exec '$(TIED)' ./...
+
+test-pt2: build ## .pt2 checkpoints against torch itself (7 GB of torch, fetched once)
+	exec $(TIED) tests/pt2/run
 
 fuzz: FUZZ_MUTANTS ?= 200000
 fuzz: FUZZ_SEED ?= 1
