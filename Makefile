@@ -19,8 +19,10 @@ demo: build ## start the stack, send it a real H&E tile, show what came back, st
 	go build -o build/demo ./tests/demo
 	exec $(TIED) build/demo
 
-serve: export TRITON_SERVER   ?= build/triton/tritonserver
-serve: export TRITON_BACKENDS ?= build/triton/backends
+# With MODEL_DIR the stack serves .pt2 checkpoints, and its Triton has torch.
+serve: pt2 := $(if $(MODEL_DIR),-pt2)
+serve: export TRITON_SERVER   ?= build/triton$(pt2)/tritonserver
+serve: export TRITON_BACKENDS ?= build/triton$(pt2)/backends
 serve: build ## the stack in the foreground, on PORT (8080) and METRICS_PORT (9090)
 	exec $(TIED) build/gateway serve
 
@@ -30,14 +32,14 @@ test: build ## every test, those on the real Triton included
 	go vet ./...
 	exec $(TIED) go test -race -shuffle=on -p 1 -timeout 20m -exec '$(TIED)' ./...
 
-test-pt2: build ## .pt2 checkpoints against torch itself (7 GB of torch, fetched once)
-	exec $(TIED) tests/pt2/run
-
 fuzz: FUZZ_MUTANTS ?= 200000
 fuzz: FUZZ_SEED ?= 1
 fuzz: setup ## FUZZ_MUTANTS (200000) mutated images, ours against Pillow, from FUZZ_SEED (1)
 	go build -o build/fuzz ./tests/fuzz
 	exec $(TIED) build/fuzz -n $(FUZZ_MUTANTS) -seed $(FUZZ_SEED)
+
+test-pt2: ## .pt2 checkpoints compiled here, on a Triton with torch (7 GB, once)
+	exec $(TIED) tests/pt2/run
 
 storm: build ## 20,000 requests at a real stack, a third of them malformed
 	exec $(TIED) go test -count=1 -v -timeout 20m -exec '$(TIED)' ./tests/storm -requests 20000 -gateway-race=false
@@ -55,7 +57,7 @@ generate: setup ## what is generated and committed: the Go stubs of Triton's pro
 	tritonclient/kserve/generate.sh
 
 setup: ## Debian packages, Triton, Python environments, stand-in models (all others call it)
-	deploy/setup
+	deploy/setup $(if $(MODEL_DIR),pt2)
 
 build: setup
 	go build -o build/gateway ./gateway/cmd/gateway

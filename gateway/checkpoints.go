@@ -88,7 +88,7 @@ func build(folder string, cfg *Config, log *slog.Logger) (names []string, broken
 // brokenModel is a model that is known but can never be used. It does no stage 1:
 // the lists that that takes may be what is broken.
 func brokenModel(spec *prep.Spec, problem error) *model {
-	return &model{spec: spec, broken: problem.Error(), window: newWindow(1)} // nobody ever enters it
+	return &model{spec: spec, window: newWindow(0), broken: problem.Error()}
 }
 
 // unusable refuses whatever is asked of a broken model.

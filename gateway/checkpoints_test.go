@@ -76,6 +76,8 @@ func TestServeCheckpoints(t *testing.T) {
 		{http.MethodGet, "/api/metadata/m-optimus", "", http.StatusServiceUnavailable, []string{sentence}},
 		{http.MethodGet, "/api/metadata/h1", "", http.StatusOK, []string{`"input_dtype":"torch.float16"`, `"x":{"shape":["batch",3,224,224],"dtype":"float16"}`, `"cls"`, `"max_batch_size":5`}},
 		{http.MethodGet, "/api/metadata/tissue-seg", "", http.StatusNotFound, []string{"h1, m-optimus"}},
+		{http.MethodGet, "/ping?model=m-optimus-stx", "", http.StatusServiceUnavailable, []string{`"not ready: m-optimus: m_optimus_prediction.pt2 is built for`}},
+		{http.MethodGet, "/ping?model=tissue-seg", "", http.StatusNotFound, []string{"h1, m-optimus"}},
 		{http.MethodGet, "/ping", "", http.StatusServiceUnavailable, []string{"h1: it is being loaded", "m-optimus: m_optimus_prediction.pt2 is built for"}},
 	} {
 		status, text := ask(test.method, test.path, test.body)

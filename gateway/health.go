@@ -46,7 +46,7 @@ func newHealth(m *model, triton *tritonclient.Client, child *child, loading chan
 	h := &health{model: m, triton: triton, child: child, loading: loading, metrics: metrics, log: log.With("model", m.spec.Name), suspect: make(chan struct{}, 1), started: time.Now()}
 	h.down(trouble{reason: "it is being loaded"})
 	if m.broken != "" {
-		h.down(trouble{m.broken, true})
+		h.down(trouble{reason: m.broken, lasting: true})
 	}
 	return h
 }

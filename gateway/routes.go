@@ -83,12 +83,21 @@ func (g *Gateway) metadata(c *fiber.Ctx) error {
 	return m.writeMetadata(c)
 }
 
-// ping tells a load balancer whether to send requests here.
-func (g *Gateway) ping(*fiber.Ctx) error {
+// ping tells a load balancer whether to send requests here, by PING_MODE; with
+// ?model=NAME it tells of that model alone.
+func (g *Gateway) ping(c *fiber.Ctx) error {
 	if g.draining.Load() {
 		return refuse(CodeBackendUnavailable, "the service is shutting down")
 	}
-	if unready := g.models.unready(g.cfg.PingMode); unready != nil {
+	mode := g.cfg.PingMode
+	if name := c.Query("model"); name != "" {
+		m, err := g.models.find(name)
+		if err != nil {
+			return err
+		}
+		mode = m.spec.Name
+	}
+	if unready := g.models.unready(mode); unready != nil {
 		return refuse(CodeBackendUnavailable, "not ready: %s", strings.Join(unready, "; "))
 	}
 	return nil

@@ -137,7 +137,7 @@ func checkBatches(t *testing.T, s *stack.Stack) {
 
 func connect(t *testing.T, s *stack.Stack) *tritonclient.Client {
 	t.Helper()
-	client, err := tritonclient.New(s.Triton, tritonclient.Options{})
+	client, err := tritonclient.New(s.TritonAddress(), tritonclient.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
