@@ -39,6 +39,7 @@ type health struct {
 	started time.Time
 	success atomic.Int64  // when the latest inference succeeded, as a duration since started
 	suspect chan struct{} // filled when an inference failed
+	faults  atomic.Int64  // inferences that failed
 	pulse   pulse
 }
 
@@ -95,6 +96,7 @@ func (h *health) observe(err error) {
 	if !isIll(kind) {
 		return
 	}
+	h.faults.Add(1)
 	// Whoever comes next shall wait, rather than fail in the same way, until a
 	// probe has told whether it was that batch alone.
 	if isAbsent(kind) {
@@ -305,10 +307,13 @@ func (h *health) watch(ctx context.Context) error {
 				continue // what is inside will tell
 			}
 		}
+		before := h.faults.Load()
 		if err := h.canary(ctx); err != nil && isIll(kindOf(err)) {
 			return err
 		}
-		h.up() // it answered, or was too busy to
+		if h.faults.Load() == before { // else that answer is older than a failure, and is asked for again
+			h.up() // it answered, or was too busy to
+		}
 	}
 }
 
