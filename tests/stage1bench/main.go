@@ -21,11 +21,13 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"log"
 	"os"
 	"slices"
+	"strings"
 )
 
 // bar is a ratio and what it is to reach.
@@ -87,7 +89,7 @@ func run(rounds int) (pass bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	defer os.RemoveAll(folder)
+	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
 	measurements, stop, err := prepare(folder)
 	defer stop()
 	if err != nil {
@@ -116,7 +118,8 @@ func run(rounds int) (pass bool, err error) {
 // report prints the ratios and says whether each reaches what it must.
 func report(figures map[string][]float64, rounds int) bool {
 	pass := true
-	table := fmt.Sprintf("%-12s %8s %18s %8s %8s %6s %6s\n", "ratio", "median", "spread", "must", "goal", "must?", "goal?")
+	var table strings.Builder
+	fmt.Fprintf(&table, "%-12s %8s %18s %8s %8s %6s %6s\n", "ratio", "median", "spread", "must", "goal", "must?", "goal?")
 	for _, b := range bars {
 		ratios := make([]float64, rounds)
 		for i := range ratios {
@@ -130,10 +133,10 @@ func report(figures map[string][]float64, rounds int) bool {
 		}
 		must := b.holds(median, b.must)
 		pass = pass && (must == "yes" || !b.judged)
-		table += fmt.Sprintf("%-12s %8.2f %18s %8s %8s %6s %6s\n", b.name, median, fmt.Sprintf("%.2f to %.2f", low, high),
+		fmt.Fprintf(&table, "%-12s %8.2f %18s %8s %8s %6s %6s\n", b.name, median, fmt.Sprintf("%.2f to %.2f", low, high),
 			fmt.Sprint(sign, b.must), fmt.Sprint(sign, b.goal), must, b.holds(median, b.goal))
 	}
-	fmt.Print("\n", table)
+	fmt.Print("\n", table.String())
 	return pass
 }
 

@@ -83,7 +83,7 @@ func (r *reference) close() {
 // encode writes a tile in another format, by Pillow.
 func encode(format, options, tile, out string) error {
 	if message, err := exec.Command(python, script, "encode", format, options, tile, out).CombinedOutput(); err != nil {
-		return fmt.Errorf("Pillow cannot encode with (run deploy/setup): %w\n%s", err, message)
+		return fmt.Errorf("no Pillow to encode with (run deploy/setup): %w\n%s", err, message)
 	}
 	return nil
 }
