@@ -30,6 +30,7 @@ serve: build ## the stack in the foreground, on PORT (8080) and METRICS_PORT (90
 # need the processor for that.
 test: build ## every test, those on the real Triton included
 	go vet ./...
+	$(TIED) tests/fuzz-briefly
 	exec $(TIED) go test -race -shuffle=on -p 1 -timeout 20m -exec '$(TIED)' ./...
 
 fuzz: FUZZ_MUTANTS ?= 200000

@@ -132,8 +132,17 @@ func (s *scanner) array(depth int) error {
 		return nil
 	}
 	for {
-		s.pos += plainNumbers(s.data[s.pos:])
-		if _, err := s.value(depth); err != nil {
+		s.space()
+		if s.pos < len(s.data) && s.data[s.pos]-'0' <= 9 {
+			s.pos += plainNumbers(s.data[s.pos:])
+		}
+		var err error
+		if s.pos < len(s.data) && s.data[s.pos] == '[' {
+			err = s.array(depth + 1) // nobody wants its token
+		} else {
+			_, err = s.value(depth)
+		}
+		if err != nil {
 			return err
 		}
 		s.space()

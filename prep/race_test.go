@@ -4,3 +4,5 @@ package prep
 
 // slowdown is how much longer things may take with what the tests are built with.
 const slowdown = 10
+
+const raceDetector = true

@@ -142,8 +142,10 @@ int hg_jpeg_read(const uint8_t *file, size_t size, size_t width, size_t height, 
 			on_error((j_common_ptr)&j);
 	hg_smooth(&j);
 
-	// The decoder's pool holds both rows; it is freed with the decoder.
-	uint8_t *row = j.mem->alloc_large((j_common_ptr)&j, JPOOL_IMAGE, width * (size_t)components);
+	// The decoder's pool holds both rows; it is freed with the decoder. To a row
+	// that is aligned libjpeg-turbo writes past the caches, and it is read at once.
+	enum { UNALIGNED = 8 };
+	uint8_t *row = UNALIGNED + (uint8_t *)j.mem->alloc_large((j_common_ptr)&j, JPOOL_IMAGE, UNALIGNED + width * (size_t)components);
 	uint8_t *rgb = components == 3 ? row : j.mem->alloc_large((j_common_ptr)&j, JPOOL_IMAGE, 3 * width);
 	for (size_t y = 0; y < height; y++) {
 		while (jpeg_read_scanlines(&j, &row, 1) != 1)

@@ -33,15 +33,19 @@ from PIL import Image
 
 
 def pixels(encoded):
+    """The bytes of an image -> (H, W, 3) uint8."""
     with Image.open(io.BytesIO(encoded)) as image:
         return np.asarray(image.convert("RGB"))
 
 
 class Plain:
+    """As such a server is mostly written."""
+
     def __init__(self, mean, std):
         self.mean, self.std = mean, std
 
     def tensor(self, body):
+        """The JSON body of a request -> its tile as (3, H, W) float32."""
         request = json.loads(body)
         rgb = pixels(base64.b64decode(request["image_data"]))
         scaled = rgb.astype(np.float32) / np.float32(255)
@@ -49,10 +53,13 @@ class Plain:
 
 
 class Tuned:
+    """What a Python server can do at best without C of its own."""
+
     def __init__(self, mean, std):
         self.mean, self.std = mean[:, None, None], std[:, None, None]
 
     def tensor(self, body):
+        """The JSON body of a request -> its tile as (3, H, W) float32."""
         request = orjson.loads(body)
         rgb = pixels(base64.b64decode(request["image_data"]))
         planes = rgb.transpose(2, 0, 1).astype(np.float32, order="C")

@@ -38,7 +38,6 @@ var formats = []struct{ name, pillow, options string }{
 // and lists what a round measures. Files are written to folder. The function that
 // it returns ends what it started, also when there is an error.
 func prepare(folder string) (list []measurement, stop func(), err error) {
-	runtime.GOMAXPROCS(1) // the collector's share is then in our figures
 	var running []*reference
 	stop = func() {
 		for _, r := range running {
@@ -203,7 +202,8 @@ func ours(name string, step func(i int) error) measurement {
 // whole is n as a multiple of a number of tiles, so that each counts the same.
 func whole(n float64, tiles int) int { return max(1, int(n)/tiles) * tiles }
 
-// processorTime is what this process has used, in seconds.
+// processorTime is what this process has used, in seconds, on all its threads: the
+// collector's are among them.
 func processorTime() float64 {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
