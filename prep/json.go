@@ -123,8 +123,8 @@ func (s *scanner) object(depth int, member func(key, value token)) error {
 	}
 }
 
-// array scans from the opening bracket.
-func (s *scanner) array(depth int) error {
+// array scans from the opening bracket, calling element for each of the array's own.
+func (s *scanner) array(depth int, element func(token)) error {
 	if depth > maxDepth {
 		return s.fail(s.pos, "nested deeper than %d levels", maxDepth)
 	}
@@ -134,8 +134,12 @@ func (s *scanner) array(depth int) error {
 		return nil
 	}
 	for {
-		if _, err := s.value(depth); err != nil {
+		value, err := s.value(depth)
+		if err != nil {
 			return err
+		}
+		if element != nil {
+			element(value)
 		}
 		s.space()
 		if s.take(']') {
@@ -162,7 +166,7 @@ func (s *scanner) value(depth int) (token, error) {
 	case c == '{':
 		k, err = objectKind, s.object(depth+1, nil)
 	case c == '[':
-		k, err = arrayKind, s.array(depth+1)
+		k, err = arrayKind, s.array(depth+1, nil)
 	case c == '-' || c >= '0' && c <= '9':
 		k, err = numberKind, s.number()
 	default:
