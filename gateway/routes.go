@@ -40,7 +40,8 @@ func (g *Gateway) modelInference(mode prep.Mode) fiber.Handler {
 	}
 }
 
-// invocations serves the route whose body says model and mode.
+// invocations serves the route whose body says model and mode or, where it is an
+// image, whose headers or query do.
 func (g *Gateway) invocations(c *fiber.Ctx) error {
 	return g.infer(c, func(r *prep.Request) (*model, prep.Mode, error) {
 		name, err := r.ModelName()
@@ -64,7 +65,11 @@ func (g *Gateway) invocations(c *fiber.Ctx) error {
 			return nil, "", err
 		}
 		mode := prep.Mode(text)
-		if text == "" {
+		switch {
+		case text != "":
+		case r.IsRaw():
+			mode = m.spec.Modes[0] // what an image alone has always been answered with
+		default:
 			mode = prep.Prediction // clients count on it, whatever the model
 		}
 		if mode != metadataMode {
