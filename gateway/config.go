@@ -36,7 +36,8 @@ type Config struct {
 	RequestTimeout    time.Duration // from a request's headers to its answer
 	MaxInFlight       int           // requests admitted at once
 	MaxInFlightBytes  int           // of request bodies, of all together
-	MaxBodyBytes      int           // of one request
+	MaxBodyBytes      int           // of one request, and of the answer to many tiles
+	MaxBatchRequests  int           // tiles in one call
 	PreprocessWorkers int           // requests in stage 1 at once
 	ImageFormats      []raster.Format
 	RNACacheBytes     int           // of prepared bulk RNA vectors, per model; 0 for none
@@ -86,7 +87,8 @@ func settings() []setting {
 		{"REQUEST_TIMEOUT", "how long a request may take from its headers to its answer", "25s", duration(func(c *Config) *time.Duration { return &c.RequestTimeout })},
 		{"MAX_IN_FLIGHT", "requests admitted at once", "1024", atLeast(1, func(c *Config) *int { return &c.MaxInFlight })},
 		{"MAX_IN_FLIGHT_BYTES", "size of the request bodies that are held at once", "536870912", atLeast(1, func(c *Config) *int { return &c.MaxInFlightBytes })},
-		{"MAX_BODY_BYTES", "size of the largest request body", "26214400", atLeast(1, func(c *Config) *int { return &c.MaxBodyBytes })},
+		{"MAX_BODY_BYTES", "size of the largest request body, and of the largest answer to many tiles", "26214400", atLeast(1, func(c *Config) *int { return &c.MaxBodyBytes })},
+		{"MAX_BATCH_REQUESTS", "tiles in one call, never more than MAX_IN_FLIGHT", "128", atLeast(1, func(c *Config) *int { return &c.MaxBatchRequests })},
 		{"PREPROCESS_WORKERS", "requests decoded at once; the default is the number of CPUs", strconv.Itoa(runtime.GOMAXPROCS(0)), atLeast(1, func(c *Config) *int { return &c.PreprocessWorkers })},
 		{"IMAGE_FORMATS", "formats of tiles that are taken, separated by commas", formatNames(), func(c *Config, value string) error {
 			c.ImageFormats = nil

@@ -18,6 +18,7 @@ func (g *Gateway) routes() {
 	g.app.Post("/api/embed/:model", g.modelInference(prep.Embedding))
 	g.app.Post("/api/predict/:model", g.modelInference(prep.Prediction))
 	g.app.Post("/api/predict_with_embedding/:model", g.modelInference(prep.PredictionWithEmbedding))
+	g.app.Post("/api/batch/:model", g.batch)
 	g.app.Get("/api/metadata/:model", g.metadata)
 	g.app.Post("/invocations", g.invocations)
 	g.app.Get("/ping", g.ping)
