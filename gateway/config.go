@@ -31,6 +31,7 @@ type Config struct {
 	TritonServer       string        // tritonserver to run as a child; none when empty
 	TritonBackends     string        // the child's backend directory
 	TritonAddress      string        // host:port of the gRPC endpoint of a Triton that something else runs
+	SafePorts          portRange     // where the child's ports are
 	TritonStartTimeout time.Duration // from the start of a child until it must be live
 
 	RequestTimeout    time.Duration // from a request's headers to its answer
@@ -42,6 +43,8 @@ type Config struct {
 	ImageFormats      []raster.Format
 	RNACacheBytes     int           // of prepared bulk RNA vectors, per model; 0 for none
 	DrainLimit        time.Duration // from SIGTERM until what is pending is cancelled
+
+	RuntimeEmulation bool // answer as SageMaker's runtime does, on its own route
 
 	LogLevel slog.Level
 }
@@ -103,6 +106,13 @@ func settings() []setting {
 		}},
 		{"RNA_CACHE_BYTES", "memory for bulk RNA vectors that come again, per model; 0 switches it off", strconv.Itoa(prep.DefaultRNACacheBytes), atLeast(0, func(c *Config) *int { return &c.RNACacheBytes })},
 		{"DRAIN_LIMIT", "how long pending requests are still served after SIGTERM", "20s", duration(func(c *Config) *time.Duration { return &c.DrainLimit })},
+		{"SAGEMAKER_SAFE_PORT_RANGE", "first-last: the ports that the child may take beside PORT and METRICS_PORT; empty means any", "", readPortRange},
+		{"SAGEMAKER_RUNTIME_EMULATION", "true serves POST /endpoints/{name}/invocations as SageMaker's runtime does", "false", func(c *Config, value string) (err error) {
+			if c.RuntimeEmulation, err = strconv.ParseBool(value); err != nil {
+				return errors.New("must be true or false")
+			}
+			return nil
+		}},
 		{"LOG_LEVEL", "debug, info, warn or error", "info", func(c *Config, value string) error {
 			if c.LogLevel.UnmarshalText([]byte(value)) != nil {
 				return errors.New("must be debug, info, warn or error")

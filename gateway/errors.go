@@ -39,6 +39,10 @@ const (
 	CodeCallerGone Code = "caller_gone"
 )
 
+// statusModelError is the one status under which SageMaker's runtime hands on what a
+// container failed with.
+const statusModelError = http.StatusFailedDependency
+
 // refusal is an error that the gateway itself found, already classified.
 type refusal struct {
 	code   Code

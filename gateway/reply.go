@@ -176,7 +176,11 @@ func (g *Gateway) fail(c *fiber.Ctx, err error) error {
 	if a.retryAfter > 0 {
 		c.Set(fiber.HeaderRetryAfter, strconv.Itoa(a.retryAfter))
 	}
-	return c.JSON(failure{a.detail, a.detail, a.code, t.id, a.retryAfter})
+	f := failure{a.detail, a.detail, a.code, t.id, a.retryAfter}
+	if t.runtime {
+		return modelError(c, f, a.status)
+	}
+	return c.JSON(f)
 }
 
 // panicOf tells in which package a failure panicked, if it did, and the stack.

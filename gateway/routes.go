@@ -22,6 +22,10 @@ func (g *Gateway) routes() {
 	g.app.Get("/api/metadata/:model", g.metadata)
 	g.app.Post("/invocations", g.invocations)
 	g.app.Get("/ping", g.ping)
+	g.app.Get("/execution-parameters", g.executionParameters)
+	if g.cfg.RuntimeEmulation {
+		g.app.Post("/endpoints/:name/invocations", g.endpoint)
+	}
 }
 
 // metadataMode is the mode of an /invocations body that asks for the metadata.
