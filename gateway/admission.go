@@ -32,18 +32,25 @@ func (a *admission) reserve(bytes int) error {
 
 func (a *admission) release(bytes int) { a.bytes.Add(int64(bytes)) }
 
-// enter counts a request in, or refuses it. A request that was let in calls
-// leave when its answer is written.
-func (a *admission) enter() error {
-	select {
-	case a.inFlight <- struct{}{}:
-		return nil
-	default:
-		return refuse(CodeBusy, "")
+// enter counts n requests in, or refuses them all. Those that were let in are
+// counted out by leave when their answer is written.
+func (a *admission) enter(n int) error {
+	for entered := range n {
+		select {
+		case a.inFlight <- struct{}{}:
+		default:
+			a.leave(entered)
+			return refuse(CodeBusy, "")
+		}
 	}
+	return nil
 }
 
-func (a *admission) leave() { <-a.inFlight }
+func (a *admission) leave(n int) {
+	for range n {
+		<-a.inFlight
+	}
+}
 
 // slot waits for one of the CPU slots. Its error is the context's.
 func (a *admission) slot(ctx context.Context) (release func(), err error) {

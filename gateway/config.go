@@ -39,16 +39,20 @@ type Config struct {
 	TritonServer       string        // tritonserver to run as a child; none when empty
 	TritonBackends     string        // the child's backend directory
 	TritonAddress      string        // host:port of the gRPC endpoint of a Triton that something else runs
+	SafePorts          portRange     // where the child's ports are
 	TritonStartTimeout time.Duration // from the start of a child until it must be live
 
 	RequestTimeout    time.Duration // from a request's headers to its answer
 	MaxInFlight       int           // requests admitted at once
 	MaxInFlightBytes  int           // of request bodies, of all together
-	MaxBodyBytes      int           // of one request
+	MaxBodyBytes      int           // of one request, and of the answer to many tiles
+	MaxBatchRequests  int           // tiles in one call
 	PreprocessWorkers int           // requests in stage 1 at once
 	ImageFormats      []raster.Format
 	RNACacheBytes     int           // of prepared bulk RNA vectors, per model; 0 for none
 	DrainLimit        time.Duration // from SIGTERM until what is pending is cancelled
+
+	RuntimeEmulation bool // answer as SageMaker's runtime does, on its own route
 
 	LogLevel slog.Level
 }
@@ -135,7 +139,8 @@ func settings() []setting {
 		{"REQUEST_TIMEOUT", "how long a request may take from its headers to its answer", "25s", duration(func(c *Config) *time.Duration { return &c.RequestTimeout })},
 		{"MAX_IN_FLIGHT", "requests admitted at once", "1024", atLeast(1, func(c *Config) *int { return &c.MaxInFlight })},
 		{"MAX_IN_FLIGHT_BYTES", "size of the request bodies that are held at once", "536870912", atLeast(1, func(c *Config) *int { return &c.MaxInFlightBytes })},
-		{"MAX_BODY_BYTES", "size of the largest request body", "26214400", atLeast(1, func(c *Config) *int { return &c.MaxBodyBytes })},
+		{"MAX_BODY_BYTES", "size of the largest request body, and of the largest answer to many tiles", "26214400", atLeast(1, func(c *Config) *int { return &c.MaxBodyBytes })},
+		{"MAX_BATCH_REQUESTS", "tiles in one call, never more than MAX_IN_FLIGHT", "128", atLeast(1, func(c *Config) *int { return &c.MaxBatchRequests })},
 		{"PREPROCESS_WORKERS", "requests decoded at once; the default is the number of CPUs", strconv.Itoa(runtime.GOMAXPROCS(0)), atLeast(1, func(c *Config) *int { return &c.PreprocessWorkers })},
 		{"IMAGE_FORMATS", "formats of tiles that are taken, separated by commas", formatNames(), func(c *Config, value string) error {
 			c.ImageFormats = nil
@@ -154,6 +159,13 @@ func settings() []setting {
 		}},
 		{"RNA_CACHE_BYTES", "memory for bulk RNA vectors that come again, per model; 0 switches it off", strconv.Itoa(prep.DefaultRNACacheBytes), atLeast(0, func(c *Config) *int { return &c.RNACacheBytes })},
 		{"DRAIN_LIMIT", "how long pending requests are still served after SIGTERM", "20s", duration(func(c *Config) *time.Duration { return &c.DrainLimit })},
+		{"SAGEMAKER_SAFE_PORT_RANGE", "first-last: the ports that the child may take beside PORT and METRICS_PORT; empty means any", "", readPortRange},
+		{"SAGEMAKER_RUNTIME_EMULATION", "true serves POST /endpoints/{name}/invocations as SageMaker's runtime does", "false", func(c *Config, value string) (err error) {
+			if c.RuntimeEmulation, err = strconv.ParseBool(value); err != nil {
+				return errors.New("must be true or false")
+			}
+			return nil
+		}},
 		{"LOG_LEVEL", "debug, info, warn or error", "info", func(c *Config, value string) error {
 			if c.LogLevel.UnmarshalText([]byte(value)) != nil {
 				return errors.New("must be debug, info, warn or error")

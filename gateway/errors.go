@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -37,6 +38,10 @@ const (
 	// CodeCallerGone is for the log and the metrics; nobody reads the answer.
 	CodeCallerGone Code = "caller_gone"
 )
+
+// statusModelError is the one status under which SageMaker's runtime hands on what a
+// container failed with.
+const statusModelError = http.StatusFailedDependency
 
 // refusal is an error that the gateway itself found, already classified.
 type refusal struct {
@@ -101,6 +106,17 @@ func classify(err error) answer {
 	default:
 		return answerFor(CodeInternal, "")
 	}
+}
+
+// appendTileFailure appends what one tile of a call of many is told.
+func appendTileFailure(body []byte, a answer) []byte {
+	type failure struct {
+		Status int    `json:"status"`
+		Code   Code   `json:"code"`
+		Detail string `json:"detail"`
+	}
+	text, _ := json.Marshal(map[string]failure{"error": {a.status, a.code, a.detail}}) // it holds nothing that cannot be written
+	return append(body, text...)
 }
 
 // answerFor gives a code its status. The detail of a 5xx is always the fixed
@@ -195,7 +211,7 @@ func frameworkCode(err *fiber.Error) Code {
 func frameworkDetail(code Code, message string) string {
 	switch code {
 	case CodeNotFound:
-		return "there is no such route; send tiles to /invocations or to /api/{embed,predict,predict_with_embedding}/{model}"
+		return "there is no such route; send tiles to /invocations or to /api/{embed,predict,predict_with_embedding,batch}/{model}"
 	case CodeMethodNotAllowed:
 		return "this route does not take that method; the Allow header names those it takes"
 	case CodeRequestTimeout:

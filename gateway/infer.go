@@ -14,12 +14,39 @@ import (
 // choose tells which model and mode a request is for.
 type choose func(*prep.Request) (*model, prep.Mode, error)
 
-// infer is the path of every inference, whatever its route.
+// infer is the path of every inference of one tile, whatever its route.
 func (g *Gateway) infer(c *fiber.Ctx, choose choose) error {
-	t := traceOf(c)
-	if err := checkHeaders(c); err != nil {
+	media, err := bodyOf(c, mediaJSON, mediaImage)
+	if err != nil {
 		return err
 	}
+	as, err := answerAs(c, mediaJSON, mediaFloats)
+	if err != nil {
+		return err
+	}
+	return g.admitted(c, func(ctx context.Context, body []byte) error {
+		t := traceOf(c)
+		job, err := g.prepare(ctx, t, parserOf(c, media, body), choose)
+		if err != nil {
+			return err
+		}
+		if job.mode == metadataMode {
+			return job.model.writeMetadata(c) // always JSON
+		}
+		outputs, err := g.forward(ctx, t, job, presence(c))
+		if err != nil {
+			return err
+		}
+		err = writeAnswer(c, as, job, outputs)
+		t.end(stageReply)
+		return err
+	})
+}
+
+// admitted reads the body of a request and serves it, within the bounds on what is
+// taken on. The body is there until serve returns.
+func (g *Gateway) admitted(c *fiber.Ctx, serve func(ctx context.Context, body []byte) error) error {
+	t := traceOf(c)
 	ctx, cancel := context.WithDeadline(g.pending, t.start.Add(g.cfg.RequestTimeout))
 	defer cancel()
 
@@ -29,25 +56,11 @@ func (g *Gateway) infer(c *fiber.Ctx, choose choose) error {
 		return err
 	}
 	defer body.release() // the request aliases it until the answer is made
-	if err := g.admission.enter(); err != nil {
+	if err := g.admission.enter(1); err != nil {
 		return err
 	}
-	defer g.admission.leave()
-
-	job, err := g.prepare(ctx, t, body.B, choose)
-	if err != nil {
-		return err
-	}
-	if job.mode == metadataMode {
-		return job.model.writeMetadata(c)
-	}
-	outputs, err := g.forward(ctx, t, job, presence(c))
-	if err != nil {
-		return err
-	}
-	err = writeAnswer(c, job, outputs)
-	t.end(stageReply)
-	return err
+	defer g.admission.leave(1)
+	return serve(ctx, body.B)
 }
 
 // job is a request that has passed stage 1.
@@ -59,7 +72,7 @@ type job struct {
 }
 
 // prepare is stage 1, in one of the CPU slots.
-func (g *Gateway) prepare(ctx context.Context, t *trace, body []byte, choose choose) (*job, error) {
+func (g *Gateway) prepare(ctx context.Context, t *trace, parse func() (*prep.Request, error), choose choose) (*job, error) {
 	release, err := g.admission.slot(ctx)
 	t.end(stageWait)
 	if err != nil {
@@ -67,7 +80,7 @@ func (g *Gateway) prepare(ctx context.Context, t *trace, body []byte, choose cho
 	}
 	defer release()
 	defer t.end(stagePrep)
-	request, err := prep.ParseRequest(body)
+	request, err := parse()
 	if err != nil {
 		return nil, err
 	}

@@ -136,13 +136,15 @@ func (m *metrics) connected(version string) {
 
 // trace is what is known of one request while it is served.
 type trace struct {
-	id     string
-	start  time.Time
-	route  string // the route's pattern, never the path that was sent
-	model  string // a served model's name, or empty
-	mode   string
-	stages [stageCount]time.Duration
-	mark   time.Time // end of the latest stage
+	id    string
+	start time.Time
+	route string // the route's pattern, never the path that was sent
+	model string // a served model's name, or empty
+	mode  string
+	// runtime has a failure told as SageMaker's runtime would.
+	runtime bool
+	stages  [stageCount]time.Duration
+	mark    time.Time // end of the latest stage
 }
 
 // end closes a stage: the time since the previous one ended belongs to it.

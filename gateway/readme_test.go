@@ -40,12 +40,12 @@ func TestReadmeIsComplete(t *testing.T) {
 			t.Errorf("no row for the code %s", code)
 		}
 	}
-	g := run(t, nil)
+	g := run(t, func(c *Config) { c.RuntimeEmulation = true })
 	for _, route := range g.app.GetRoutes(true) {
 		if route.Method == http.MethodHead {
 			continue
 		}
-		path := strings.NewReplacer(":model", "{model}").Replace(route.Path)
+		path := strings.NewReplacer(":model", "{model}", ":name", "{name}").Replace(route.Path)
 		if _, ok := rows[route.Method+" "+path]; !ok {
 			t.Errorf("no row for the route %s %s", route.Method, path)
 		}

@@ -3,9 +3,7 @@ package gateway
 import (
 	"errors"
 	"log/slog"
-	"mime"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
@@ -14,36 +12,30 @@ import (
 	"histogate/tritonclient"
 )
 
-// checkHeaders refuses what the body's or the answer's form makes useless, before
-// a byte of the body is read.
-func checkHeaders(c *fiber.Ctx) error {
-	if encoding := c.Get(fiber.HeaderContentEncoding); encoding != "" && !strings.EqualFold(encoding, "identity") {
-		return refuse(CodeUnsupportedMediaType, "Content-Encoding %q is not taken; send the body as it is", clip(encoding))
+// writeAnswer writes the answer of an inference as the media type that was asked
+// for, straight into the response's own buffer.
+func writeAnswer(c *fiber.Ctx, as string, j *job, outputs []tritonclient.Tensor) error {
+	write := appendAnswer
+	switch {
+	case as == mediaFloats:
+		write = appendFloats
+		c.Set(headerShape, j.shapes())
+	case j.request.IsBare():
+		write = appendArrays
 	}
-	if kind := c.Get(fiber.HeaderContentType); kind != "" {
-		media, _, err := mime.ParseMediaType(kind)
-		if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) || media != fiber.MIMEApplicationJSON {
-			return refuse(CodeUnsupportedMediaType, "Content-Type %q is not taken; send application/json", clip(kind))
-		}
+	body, err := write(c.Response().SwapBody(nil)[:0], j, outputs)
+	c.Response().SwapBody(body)
+	if err != nil {
+		c.Response().Header.Del(headerShape)
+		return j.badOutput(err)
 	}
-	if accept := c.Get(fiber.HeaderAccept); accept != "" && c.Accepts(fiber.MIMEApplicationJSON) == "" {
-		return refuse(CodeNotAcceptable, "the answer is application/json, which Accept %q leaves out", clip(accept))
-	}
+	c.Set(fiber.HeaderContentType, as)
 	return nil
 }
 
-// writeAnswer writes the answer of an inference, straight into the response's
-// own buffer.
-func writeAnswer(c *fiber.Ctx, j *job, outputs []tritonclient.Tensor) error {
-	body := c.Response().SwapBody(nil)[:0]
-	body, err := appendAnswer(body, j, outputs)
-	c.Response().SwapBody(body)
-	if err != nil {
-		// What the model answered cannot be told: the shared stage's failure.
-		return &tritonclient.Error{Op: "ModelInfer", Model: j.model.spec.Name, Kind: tritonclient.BadOutput, Detail: err.Error()}
-	}
-	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
-	return nil
+// badOutput is a model's answer that cannot be told: the shared stage's failure.
+func (j *job) badOutput(err error) error {
+	return &tritonclient.Error{Op: "ModelInfer", Model: j.model.spec.Name, Kind: tritonclient.BadOutput, Detail: err.Error()}
 }
 
 // appendAnswer appends the JSON of an answer. Of a mode with two roles the
@@ -67,13 +59,64 @@ func appendAnswer(body []byte, j *job, outputs []tritonclient.Tensor) ([]byte, e
 	return append(body, `]}`...), nil
 }
 
+// appendArrays appends the answer to an image by itself: an array that holds an
+// array for each of the mode's outputs, [[...]] for most.
+func appendArrays(body []byte, j *job, outputs []tritonclient.Tensor) (_ []byte, err error) {
+	separator := byte('[')
+	for i := range outputs {
+		body = append(body, separator, '[')
+		if body, err = appendOutput(body, j, i, outputs); err != nil {
+			return body, err
+		}
+		body, separator = append(body, ']'), ','
+	}
+	return append(body, ']'), nil
+}
+
 // appendOutput makes of what the model gave what clients expect, and appends it.
 func appendOutput(body []byte, j *job, i int, outputs []tritonclient.Tensor) ([]byte, error) {
-	output, _ := j.model.spec.Output(j.mode.Roles()[i]) // a checked spec has it
+	output := j.output(i)
 	if err := output.Transform(outputs[i].Data); err != nil {
 		return body, err
 	}
 	return output.AppendJSON(body, outputs[i].Data)
+}
+
+// appendFloats appends the answer in binary: the values of the mode's outputs, one
+// output after the other, as little-endian float32.
+func appendFloats(body []byte, j *job, outputs []tritonclient.Tensor) ([]byte, error) {
+	for i := range outputs {
+		if err := j.output(i).Transform(outputs[i].Data); err != nil {
+			return body, err
+		}
+		body = append(body, outputs[i].Data...)
+	}
+	return body, nil
+}
+
+// shapes tells of an answer in binary where its values belong: the dimensions of
+// an output, without the batch's, separated by commas, and a semicolon between two
+// outputs, such as "6002;1536".
+func (j *job) shapes() string {
+	var text []byte
+	for i := range j.mode.Roles() {
+		if i > 0 {
+			text = append(text, ';')
+		}
+		for k, size := range j.output(i).Shape {
+			if k > 0 {
+				text = append(text, ',')
+			}
+			text = strconv.AppendInt(text, size, 10)
+		}
+	}
+	return string(text)
+}
+
+// output is what the model has for the i-th role of the mode.
+func (j *job) output(i int) prep.Output {
+	output, _ := j.model.spec.Output(j.mode.Roles()[i]) // a checked spec has it
+	return output
 }
 
 func (m *model) writeMetadata(c *fiber.Ctx) error {
@@ -136,7 +179,11 @@ func (g *Gateway) fail(c *fiber.Ctx, err error) error {
 	if a.retryAfter > 0 {
 		c.Set(fiber.HeaderRetryAfter, strconv.Itoa(a.retryAfter))
 	}
-	return c.JSON(failure{a.detail, a.detail, a.code, t.id, a.retryAfter})
+	f := failure{a.detail, a.detail, a.code, t.id, a.retryAfter}
+	if t.runtime {
+		return modelError(c, f, a.status)
+	}
+	return c.JSON(f)
 }
 
 // panicOf tells in which package a failure panicked, if it did, and the stack.

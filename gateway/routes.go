@@ -18,9 +18,14 @@ func (g *Gateway) routes() {
 	g.app.Post("/api/embed/:model", g.modelInference(prep.Embedding))
 	g.app.Post("/api/predict/:model", g.modelInference(prep.Prediction))
 	g.app.Post("/api/predict_with_embedding/:model", g.modelInference(prep.PredictionWithEmbedding))
+	g.app.Post("/api/batch/:model", g.batch)
 	g.app.Get("/api/metadata/:model", g.metadata)
 	g.app.Post("/invocations", g.invocations)
 	g.app.Get("/ping", g.ping)
+	g.app.Get("/execution-parameters", g.executionParameters)
+	if g.cfg.RuntimeEmulation {
+		g.app.Post("/endpoints/:name/invocations", g.endpoint)
+	}
 }
 
 // metadataMode is the mode of an /invocations body that asks for the metadata.
@@ -40,7 +45,8 @@ func (g *Gateway) modelInference(mode prep.Mode) fiber.Handler {
 	}
 }
 
-// invocations serves the route whose body says model and mode.
+// invocations serves the route whose body says model and mode or, where it is an
+// image, whose headers or query do.
 func (g *Gateway) invocations(c *fiber.Ctx) error {
 	return g.infer(c, func(r *prep.Request) (*model, prep.Mode, error) {
 		name, err := r.ModelName()
@@ -64,7 +70,11 @@ func (g *Gateway) invocations(c *fiber.Ctx) error {
 			return nil, "", err
 		}
 		mode := prep.Mode(text)
-		if text == "" {
+		switch {
+		case text != "":
+		case r.IsRaw():
+			mode = m.spec.Modes[0] // what an image alone has always been answered with
+		default:
 			mode = prep.Prediction // clients count on it, whatever the model
 		}
 		if mode != metadataMode {

@@ -122,7 +122,7 @@ func (t *child) run(ctx context.Context) error {
 // once starts a server, behind a guard, and returns when both have ended. It
 // reports whether the server was ever live.
 func (t *child) once(ctx context.Context) (live bool, err error) {
-	ports, err := freePorts(3)
+	ports, err := t.cfg.SafePorts.free(childPorts)
 	if err != nil {
 		return false, err
 	}
@@ -239,18 +239,4 @@ func identify(ctx context.Context, address, id string) error {
 		case <-time.After(tritonPollEvery):
 		}
 	}
-}
-
-// freePorts finds n different TCP ports that nothing listens on now.
-func freePorts(n int) ([]int, error) {
-	ports := make([]int, n)
-	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer l.Close() // at the end: held until all are known, so that they differ
-		ports[i] = l.Addr().(*net.TCPAddr).Port
-	}
-	return ports, nil
 }

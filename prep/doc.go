@@ -9,6 +9,7 @@
 // In the order in which a request meets them:
 //
 //  1. [ParseRequest] checks the JSON document and its fields, copying nothing.
+//     [RawRequest] takes an image by itself instead, [ParseBatch] many tiles.
 //  2. [Preparer.Prepare] decodes the base64 text, has package raster decode the
 //     image straight into the tile tensor, and transforms the bulk RNA.
 //  3. The caller sends [Sample.Tensors] to the model and gives the sample back.

@@ -121,8 +121,8 @@ func (s *scanner) object(depth int, member func(key, value token)) error {
 	}
 }
 
-// array scans from the opening bracket.
-func (s *scanner) array(depth int) error {
+// array scans from the opening bracket, calling element for each of the array's own.
+func (s *scanner) array(depth int, element func(token)) error {
 	if depth > maxDepth {
 		return s.fail(s.pos, "nested deeper than %d levels", maxDepth)
 	}
@@ -132,18 +132,16 @@ func (s *scanner) array(depth int) error {
 		return nil
 	}
 	for {
-		s.space()
-		if s.pos < len(s.data) && s.data[s.pos]-'0' <= 9 {
-			s.pos += plainNumbers(s.data[s.pos:])
-		}
-		var err error
-		if s.pos < len(s.data) && s.data[s.pos] == '[' {
-			err = s.array(depth + 1) // nobody wants its token
+		if element == nil {
+			if err := s.passOver(depth); err != nil {
+				return err
+			}
 		} else {
-			_, err = s.value(depth)
-		}
-		if err != nil {
-			return err
+			value, err := s.value(depth)
+			if err != nil {
+				return err
+			}
+			element(value)
 		}
 		s.space()
 		if s.take(']') {
@@ -153,6 +151,20 @@ func (s *scanner) array(depth int) error {
 			return s.unexpected("a comma or a closing bracket")
 		}
 	}
+}
+
+// passOver scans an element of an array whose token nobody wants, and with it as
+// many plain numbers as come before it.
+func (s *scanner) passOver(depth int) error {
+	s.space()
+	if s.pos < len(s.data) && s.data[s.pos]-'0' <= 9 {
+		s.pos += plainNumbers(s.data[s.pos:])
+	}
+	if s.pos < len(s.data) && s.data[s.pos] == '[' {
+		return s.array(depth+1, nil)
+	}
+	_, err := s.value(depth)
+	return err
 }
 
 // value scans any value that lies depth levels deep.
@@ -170,7 +182,7 @@ func (s *scanner) value(depth int) (token, error) {
 	case c == '{':
 		k, err = objectKind, s.object(depth+1, nil)
 	case c == '[':
-		k, err = arrayKind, s.array(depth+1)
+		k, err = arrayKind, s.array(depth+1, nil)
 	case c == '-' || c >= '0' && c <= '9':
 		k, err = numberKind, s.number()
 	default:

@@ -7,6 +7,10 @@ import (
 	"strconv"
 )
 
+// mostFloat is the length of the longest number of [AppendFloats]: the negative
+// of one just below 1e21, whose digits are all written out.
+const mostFloat = 22
+
 // AppendFloats appends little-endian float32 values as the inside of a JSON
 // array: each the shortest decimal that reads back to the same float32. A value
 // that is not finite cannot be written in JSON and is an error.

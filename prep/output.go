@@ -69,10 +69,24 @@ func maskLogits(data []byte) {
 // AppendJSON appends transformed values as the inside of a JSON array, in the
 // form of [AppendFloats].
 func (o Output) AppendJSON(dst, data []byte) ([]byte, error) {
-	if n := len(o.Transforms); n > 0 && o.Transforms[n-1].Name == Mask {
+	if o.isMask() {
 		return appendMask(dst, data), nil
 	}
 	return AppendFloats(dst, data)
+}
+
+// MostJSON bounds what [Output.AppendJSON] appends, in bytes. For a mask it is
+// what is appended, and a byte.
+func (o Output) MostJSON() int {
+	if o.isMask() {
+		return Elements(o.Shape) * len("0,")
+	}
+	return Elements(o.Shape) * (mostFloat + len(","))
+}
+
+func (o Output) isMask() bool {
+	n := len(o.Transforms)
+	return n > 0 && o.Transforms[n-1].Name == Mask
 }
 
 // appendMask appends float32 values that are 0 or 1 as "0,1,...".

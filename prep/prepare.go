@@ -108,18 +108,23 @@ func (p *Preparer) Prepare(r *Request) (sample *Sample, err error) {
 	if err := r.validate(); err != nil {
 		return sample, err
 	}
-	image := p.images.Get().(*[]byte)
-	defer p.images.Put(image)
-	data, err := decodeBase64((*image)[:0], r.fields[imageData])
-	if err != nil {
-		return sample, r.name(refuse(InvalidImage, imageData.String(), "not valid base64: %s", err))
+	data := r.image
+	if !r.isRaw {
+		image := p.images.Get().(*[]byte)
+		defer p.images.Put(image)
+		if data, err = decodeBase64((*image)[:0], r.fields[imageData]); err != nil {
+			return sample, r.name(refuse(InvalidImage, imageData.String(), "not valid base64: %s", err))
+		}
+		*image = data
 	}
-	*image = data
 	for i, in := range p.spec.Inputs {
 		var failure *Error
 		switch in.Source {
 		case TileSource:
 			failure = p.tile(sample.Tensors[i], in.DType, data)
+			if failure != nil && r.isRaw {
+				failure.Field = "body" // where the caller has put it
+			}
 		case BulkRNASource:
 			failure = p.bulkRNA.prepare(sample.Tensors[i], r.fields[bulkRNA])
 		case ZerosSource:

@@ -16,13 +16,17 @@ const (
 	PredictionWithEmbedding Mode = "prediction_with_embedding"
 )
 
-// Request is a tile request whose document is valid JSON. It aliases the body
-// that it was parsed from, which must stay as it is while the request is used.
+// Request is a tile request: a valid JSON document that holds the tile, from
+// [ParseRequest], or the tile itself, from [RawRequest]. It aliases the body that
+// it was made of, which must stay as it is while the request is used.
 //
 // The tile's fields are checked by [Preparer.Prepare] and not before: a request
 // for a model's metadata carries them empty.
 type Request struct {
 	fields [fieldCount]token
+	isRaw  bool
+	image  []byte // the encoded tile of a raw request, whose other fields may be missing
+	broken *Error // what makes it no request at all; the others of its batch may be
 }
 
 // field is one of the fields that a request may have.
@@ -93,21 +97,23 @@ func ParseRequest(body []byte) (_ *Request, err error) {
 	}()
 	r := new(Request)
 	s := scanner{data: body}
-	err = s.document(func(key, value token) {
-		var f field
-		if key.escaped {
-			f = fieldOf(key.text())
-		} else {
-			f = fieldOf(string(key.inner())) // the compiler does not copy here
-		}
-		if f < fieldCount {
-			r.fields[f] = value
-		}
-	})
-	if err != nil {
+	if err = s.document(r.member); err != nil {
 		return nil, r.name(refuse(InvalidRequest, "", "the body is %s", err))
 	}
 	return r, nil
+}
+
+// member takes a member of the request's object, if it is one of its fields.
+func (r *Request) member(key, value token) {
+	var f field
+	if key.escaped {
+		f = fieldOf(key.text())
+	} else {
+		f = fieldOf(string(key.inner())) // the compiler does not copy here
+	}
+	if f < fieldCount {
+		r.fields[f] = value
+	}
 }
 
 // Name has an [*Error] that was found with the request, but elsewhere, tell which
@@ -154,9 +160,12 @@ func (r *Request) optionalText(f field) (string, error) {
 // validate checks every field of a tile but the contents of image_data and
 // bulk_rna. All that are missing are named in one error.
 func (r *Request) validate() error {
+	if r.broken != nil {
+		return r.broken
+	}
 	var absent []string
 	for _, f := range [...]field{imageData, slideName, xField, yField, widthField, heightField, patchIdx} {
-		if r.fields[f].kind == missing {
+		if r.fields[f].kind == missing && !r.isRaw {
 			absent = append(absent, f.String())
 		}
 	}
@@ -164,11 +173,14 @@ func (r *Request) validate() error {
 		return r.name(refuse(InvalidRequest, strings.Join(absent, ", "), "missing; every tile request must have it"))
 	}
 	for _, f := range [...]field{imageData, slideName} {
-		if r.fields[f].kind != stringKind {
+		if k := r.fields[f].kind; k != stringKind && k != missing {
 			return r.name(refuse(InvalidRequest, f.String(), "must be a string"))
 		}
 	}
 	for _, f := range [...]field{xField, yField, widthField, heightField, patchIdx} {
+		if r.fields[f].kind == missing {
+			continue
+		}
 		if err := checkInteger(r.fields[f]); err != nil {
 			return r.name(refuse(InvalidRequest, f.String(), "%s", err))
 		}
@@ -188,12 +200,27 @@ func (r *Request) validate() error {
 	return nil
 }
 
+// echoed are the fields that an answer repeats, in its order.
+func echoed() [8]field {
+	return [...]field{slideName, xField, yField, widthField, heightField, tissueRatio, patchIdx, resolution}
+}
+
+// MostEcho bounds what [Request.AppendEcho] appends, in bytes.
+func (r *Request) MostEcho() int {
+	const integer = 20 // the longest, which 1e18 may become
+	n := 0
+	for _, f := range echoed() {
+		n += len(`"":,`) + len(f.String()) + max(len(r.fields[f].raw), integer)
+	}
+	return n
+}
+
 // AppendEcho appends the members of an answer that repeat the request, in the
 // form `"slide_name":"S1","x":0,...`. Strings and numbers are repeated as they
 // were sent, but for an integer written as 7.0 or 1e3, which becomes 7 or 1000.
 // The request must have been prepared without an error.
 func (r *Request) AppendEcho(dst []byte) []byte {
-	for i, f := range [...]field{slideName, xField, yField, widthField, heightField, tissueRatio, patchIdx, resolution} {
+	for i, f := range echoed() {
 		if i > 0 {
 			dst = append(dst, ',')
 		}

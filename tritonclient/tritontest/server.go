@@ -6,6 +6,7 @@ package tritontest
 import (
 	"context"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 
@@ -156,10 +157,15 @@ func (s *Server) ModelInfer(ctx context.Context, r *kserve.ModelInferRequest) (*
 	return Zeros(m.Config, r), nil
 }
 
-// Zeros is a well-formed answer to a request, for one row of FP32 outputs.
+// Zeros is a well-formed answer to a request, for one row of those of the FP32
+// outputs that it asks for.
 func Zeros(config *kserve.ModelConfig, r *kserve.ModelInferRequest) *kserve.ModelInferResponse {
 	answer := &kserve.ModelInferResponse{ModelName: r.ModelName, ModelVersion: "1", Id: r.Id}
 	for _, out := range config.Output {
+		asked := func(o *kserve.ModelInferRequest_InferRequestedOutputTensor) bool { return o.Name == out.Name }
+		if len(r.Outputs) > 0 && !slices.ContainsFunc(r.Outputs, asked) {
+			continue
+		}
 		size := 4
 		for _, d := range out.Dims {
 			size *= int(d)

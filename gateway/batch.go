@@ -1,0 +1,271 @@
+package gateway
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"golang.org/x/sync/errgroup"
+
+	"histogate/prep"
+	"histogate/tritonclient"
+)
+
+// Many tiles of one model and mode in one call. Each goes the way of a request of
+// its own, through stage 1 in the CPU slots, the model's window and Triton's
+// batcher; what it fails with in stage 1 is its own, and what any of them fails
+// with after that is the whole call's.
+
+// outcome is what became of one tile of a call.
+type outcome struct {
+	job     *job
+	outputs []tritonclient.Tensor
+	err     error // of stage 1, the tile's own
+}
+
+// batch serves the calls of many tiles.
+func (g *Gateway) batch(c *fiber.Ctx) error {
+	m, err := g.models.find(c.Params("model"))
+	if err != nil {
+		return err
+	}
+	if _, err := bodyOf(c, mediaJSON); err != nil {
+		return err
+	}
+	if _, err := answerAs(c, mediaJSON); err != nil {
+		return err
+	}
+	return g.admitted(c, func(ctx context.Context, body []byte) error {
+		t := traceOf(c)
+		batch, mode, err := g.parseBatch(ctx, t, m, body)
+		if err != nil {
+			return err
+		}
+		// The call itself is counted in already.
+		if more := len(batch.Tiles) - 1; more > 0 {
+			if err := g.admission.enter(more); err != nil {
+				return err
+			}
+			defer g.admission.leave(more)
+		}
+		outcomes, err := g.run(ctx, t, m, mode, batch.Tiles, presence(c))
+		if err != nil {
+			return err
+		}
+		err = writeBatch(c, outcomes)
+		t.end(stageReply)
+		return err
+	})
+}
+
+// parseBatch reads the document of a call, and refuses one whose answer could be
+// larger than what is given before any of its tiles costs anything.
+func (g *Gateway) parseBatch(ctx context.Context, t *trace, m *model, body []byte) (*prep.Batch, prep.Mode, error) {
+	release, err := g.admission.slot(ctx)
+	t.end(stageWait)
+	if err != nil {
+		return nil, "", err
+	}
+	defer release()
+	defer t.end(stagePrep)
+	t.model = m.spec.Name
+	batch, err := prep.ParseBatch(body, g.cfg.mostTiles())
+	if err != nil {
+		return nil, "", err
+	}
+	mode := prep.Mode(batch.Mode)
+	if mode == "" {
+		mode = prep.Prediction // as for one tile
+	}
+	if err := m.spec.CheckMode(mode); err != nil {
+		return nil, "", err
+	}
+	t.mode = string(mode)
+	return batch, mode, checkSize(m.spec, mode, batch.Tiles, g.cfg.MaxBodyBytes)
+}
+
+// mostTiles is how many tiles one call takes: never more than could be admitted.
+func (c *Config) mostTiles() int { return min(c.MaxBatchRequests, c.MaxInFlight) }
+
+// checkSize refuses tiles whose answers could together be larger than the limit.
+func checkSize(spec *prep.Spec, mode prep.Mode, tiles []*prep.Request, limit int) error {
+	const frame = len(`{"output":[],,"embedding":[]},`)
+	each := frame
+	for _, role := range mode.Roles() {
+		output, _ := spec.Output(role) // a checked spec has it
+		each += output.MostJSON()
+	}
+	size := len(`{"responses":[]}`)
+	for i, tile := range tiles {
+		if size += each + tile.MostEcho(); size > limit {
+			advice := fmt.Sprintf("at most %d of them in a call", i)
+			if i == 0 {
+				advice = "each in a request of its own"
+			}
+			return &prep.Error{
+				Code: prep.InvalidRequest, Field: "requests",
+				Detail: fmt.Sprintf("the answer to %d tiles could be larger than the %d bytes that are given; send %s", len(tiles), limit, advice),
+			}
+		}
+	}
+	return nil
+}
+
+// run takes tiles through both stages, all at once. Its error is the first that is
+// not one tile's own; the others are given up then.
+func (g *Gateway) run(ctx context.Context, t *trace, m *model, mode prep.Mode, tiles []*prep.Request, present func() bool) ([]outcome, error) {
+	outcomes := make([]outcome, len(tiles))
+	traces := make([]trace, len(tiles))
+	group, ctx := errgroup.WithContext(ctx)
+	for i, tile := range tiles {
+		group.Go(func() (err error) {
+			defer func() {
+				if cause := recover(); cause != nil {
+					err = &panicError{cause, debug.Stack()}
+				}
+			}()
+			now, o := time.Now(), &outcomes[i]
+			traces[i] = trace{id: t.id + "-" + strconv.Itoa(i), start: now, mark: now}
+			o.job, err = g.prepare(ctx, &traces[i],
+				func() (*prep.Request, error) { return tile, nil },
+				func(*prep.Request) (*model, prep.Mode, error) { return m, mode, nil })
+			if _, own := errors.AsType[*prep.Error](err); own {
+				o.err = err
+				g.tileFailed(t, i, err)
+				return nil
+			}
+			if err == nil {
+				o.outputs, err = g.forward(ctx, &traces[i], o.job, present)
+			}
+			return err
+		})
+	}
+	err := group.Wait()
+	t.merge(traces)
+	return outcomes, err
+}
+
+// tileFailed logs what one tile of a call failed with. The call itself may succeed.
+func (g *Gateway) tileFailed(t *trace, tile int, err error) {
+	attributes := []any{"request_id", t.id, "tile", tile, "model", t.model, "code", classify(err).code, "error", err}
+	level := slog.LevelInfo
+	if where, stack := panicOf(err); where != "" {
+		g.metrics.panics.WithLabelValues(where).Inc()
+		level, attributes = slog.LevelError, append(attributes, "stack", stack)
+	}
+	g.log.Log(context.Background(), level, "tile failed", attributes...)
+}
+
+// merge takes the times of tiles that were served at once into their call's: of each
+// stage the longest that a tile spent in it.
+func (t *trace) merge(tiles []trace) {
+	var longest [stageCount]time.Duration
+	for _, tile := range tiles {
+		for s, d := range tile.stages {
+			longest[s] = max(longest[s], d)
+		}
+	}
+	for s, d := range longest {
+		t.stages[s] += d
+	}
+	t.mark = time.Now()
+}
+
+// writeBatch writes the answer of a call: that of each tile, in their order.
+func writeBatch(c *fiber.Ctx, outcomes []outcome) error {
+	body, err := appendBatch(c.Response().SwapBody(nil)[:0], outcomes)
+	c.Response().SwapBody(body)
+	if err != nil {
+		return err
+	}
+	c.Set(fiber.HeaderContentType, mediaJSON)
+	return nil
+}
+
+func appendBatch(body []byte, outcomes []outcome) (_ []byte, err error) {
+	body = append(body, `{"responses":[`...)
+	for i, o := range outcomes {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		if o.err != nil {
+			body = appendTileFailure(body, classify(o.err))
+			continue
+		}
+		if body, err = appendAnswer(body, o.job, o.outputs); err != nil {
+			return body, o.job.badOutput(err)
+		}
+	}
+	return append(body, `]}`...), nil
+}
+
+// Result is what [Gateway.Forward] makes of one tile.
+type Result struct {
+	Output    []float32 // of the mode's first role, row-major, after its transforms
+	Embedding []float32 // nil unless the mode is [prep.PredictionWithEmbedding]
+	// Err is what is wrong with this tile, a [*prep.Error]; the others are nil then.
+	Err error
+}
+
+// Forward runs tiles through a model, as POST /api/batch/{model} does: N requests
+// in, N results out, in their order. Requests are made by [prep.ParseRequest] or
+// [prep.RawRequest], and stay the caller's. A tile that cannot be used fails alone.
+// An error of the call is everybody's: the model is unknown or lacks the mode, there
+// are more tiles than MAX_BATCH_REQUESTS or more than can be admitted now, the
+// context or REQUEST_TIMEOUT ended, or the model failed on a batch.
+//
+// It may be called while [Gateway.Serve] runs, which keeps the models in service.
+func (g *Gateway) Forward(ctx context.Context, model string, mode prep.Mode, requests []*prep.Request) ([]Result, error) {
+	m, err := g.models.find(model)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.spec.CheckMode(mode); err != nil {
+		return nil, err
+	}
+	if most := g.cfg.mostTiles(); len(requests) > most {
+		return nil, &prep.Error{Code: prep.InvalidRequest, Field: "requests", Detail: fmt.Sprintf("%d tiles, and one call takes %d", len(requests), most)}
+	}
+	ctx, cancel := context.WithTimeout(ctx, g.cfg.RequestTimeout)
+	defer cancel()
+	defer context.AfterFunc(g.pending, cancel)() // at the end of a drain
+	if err := g.admission.enter(len(requests)); err != nil {
+		return nil, err
+	}
+	defer g.admission.leave(len(requests))
+
+	now := time.Now()
+	t := &trace{id: requestID(""), model: m.spec.Name, mode: string(mode), start: now, mark: now}
+	outcomes, err := g.run(ctx, t, m, mode, requests, func() bool { return true })
+	if err != nil {
+		return nil, err
+	}
+	results := make([]Result, len(outcomes))
+	for i, o := range outcomes {
+		results[i].Err = o.err
+		for k := range o.outputs {
+			if err := o.job.output(k).Transform(o.outputs[k].Data); err != nil {
+				return nil, o.job.badOutput(err)
+			}
+			into := [...]*[]float32{&results[i].Output, &results[i].Embedding}[k]
+			*into = floats(o.outputs[k].Data)
+		}
+	}
+	return results, nil
+}
+
+// floats are little-endian float32 values.
+func floats(data []byte) []float32 {
+	values := make([]float32, len(data)/4)
+	for i := range values {
+		values[i] = math.Float32frombits(binary.LittleEndian.Uint32(data[4*i:]))
+	}
+	return values
+}

@@ -1,0 +1,91 @@
+package prep
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+)
+
+// Each tile of a batch is what it is as a request of its own, whatever its
+// neighbours are.
+func TestBatchTilesAreRequests(t *testing.T) {
+	good := string(tileBody(readTile(t, tileFiles(t)[0]), "S1", 7))
+	elements := []string{good, `7`, strings.Replace(good, `"x": 1120`, `"x": 0.5`, 1), `null`, strings.Replace(good, "slide_name", `slide\u005fname`, 1), `[]`, `{}`}
+	wants := []string{"", "must be a tile request, an object, not a number", `x: must be an integer, and 0.5 has a fraction (slide_name "S1", patch_idx 7)`,
+		"must be a tile request, an object, not null", "", "must be a tile request, an object, not an array", "image_data, slide_name,"}
+	b, err := ParseBatch([]byte(`{"mode":"embed\u0064ing", "requests":[], "other":[[{}]], "requests": [`+strings.Join(elements, " , ")+"]}\n"), len(elements))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.Mode != "embedding" || len(b.Tiles) != len(elements) {
+		t.Fatalf("mode %q, %d tiles", b.Mode, len(b.Tiles))
+	}
+	p := NewPreparer(testSpec())
+	for i, tile := range b.Tiles {
+		sample, err := p.Prepare(tile)
+		switch {
+		case wants[i] == "" && err == nil:
+			echo := tile.AppendEcho(nil)
+			if want := parse(t, []byte(good)).AppendEcho(nil); string(echo) != string(want) {
+				t.Errorf("tile %d: the echo is %s", i, echo)
+			}
+			if len(echo) > tile.MostEcho() {
+				t.Errorf("tile %d: the echo of %d bytes passes its bound of %d", i, len(echo), tile.MostEcho())
+			}
+			sample.Release()
+		case wants[i] == "" || err == nil || !strings.HasPrefix(err.Error(), wants[i]):
+			t.Errorf("tile %d: %v, want %q", i, err, wants[i])
+		}
+	}
+}
+
+func TestBatchErrors(t *testing.T) {
+	for body, want := range map[string]string{
+		``:                                   "the body is not valid JSON",
+		`[]`:                                 "the body is not valid JSON",
+		`{"requests":[{"x":]}`:               "the body is not valid JSON at byte 18",
+		`{"requests":[]`:                     "the body is not valid JSON",
+		`{}`:                                 "requests: missing, or no array",
+		`{"requests":{}}`:                    "requests: missing, or no array",
+		`{"requests":null}`:                  "requests: missing, or no array",
+		`{"requests":[],"mode":7}`:           "mode: must be a string",
+		`{"requests":[],"mode":null}`:        "mode: must be a string",
+		`{"requests":[{},{},{},{}]}`:         "requests: 4 tiles, and one call takes 3; send them in several calls",
+		`{"requests":[1,[2,3,4,5],"6,7,8"]}`: "",
+		`{"requests":[]}`:                    "",
+	} {
+		_, err := ParseBatch([]byte(body), 3)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", body, err, want)
+		}
+	}
+}
+
+// What is written of an answer stays within the bounds that are told beforehand.
+func TestBoundsOnAnswers(t *testing.T) {
+	out := Output{Name: "o", DType: Float32, Shape: []int64{8}}
+	for _, v := range []float32{-math.MaxFloat32, -math.SmallestNonzeroFloat32, -1.17549435e-38, -9.9999994e20, -1.0000001e-6, -1.2345678e-10, -0.123456789, float32(math.Copysign(0, -1))} {
+		data := make([]byte, 32)
+		for i := range 8 {
+			binary.LittleEndian.PutUint32(data[4*i:], math.Float32bits(v))
+		}
+		text, err := out.AppendJSON(nil, data)
+		if err != nil || len(text) > out.MostJSON() {
+			t.Errorf("%v: %d bytes, more than %d: %v", v, len(text), out.MostJSON(), err)
+		}
+	}
+	if text, _ := AppendFloats(nil, binary.LittleEndian.AppendUint32(nil, math.Float32bits(-9.9999994e20))); len(text) != mostFloat {
+		t.Errorf("the longest number is %q", text)
+	}
+	out.Transforms = []Transform{{Name: Mask}}
+	if text, _ := out.AppendJSON(nil, make([]byte, 32)); len(text)+1 != out.MostJSON() {
+		t.Errorf("a mask of %d bytes, bounded by %d", len(text), out.MostJSON())
+	}
+	r := parse(t, fmt.Appendf(nil, `{"x":1e18,"y":-1e18,"width":-9223372036854775808,"height":1,"patch_idx":7.0,"tissue_ratio":%s,"slide_name":"%s"}`,
+		"0."+strings.Repeat("1", 100), strings.Repeat("é", 100)))
+	if echo := r.AppendEcho(nil); len(echo) > r.MostEcho() {
+		t.Errorf("the echo of %d bytes passes its bound of %d", len(echo), r.MostEcho())
+	}
+}
