@@ -92,13 +92,14 @@ func covers(span, media string) bool {
 // and then of the headers that can stand for two of them, which win.
 func rawFields(c *fiber.Ctx) iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
-		more := true
-		c.Context().QueryArgs().VisitAll(func(name, text []byte) {
-			more = more && yield(string(name), string(text))
-		})
+		for name, text := range c.Context().QueryArgs().All() {
+			if !yield(string(name), string(text)) {
+				return
+			}
+		}
 		for _, field := range [...]struct{ header, name string }{{"X-Model-Name", "model_name"}, {"X-Mode", "mode"}} {
-			if text := c.Get(field.header); more && text != "" {
-				more = yield(field.name, text)
+			if text := c.Get(field.header); text != "" && !yield(field.name, text) {
+				return
 			}
 		}
 	}

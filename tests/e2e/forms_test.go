@@ -11,6 +11,7 @@ import (
 	"math"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -213,7 +214,7 @@ func TestBatchCallOfManyTiles(t *testing.T) {
 			t.Fatalf("tile %d is unlike its answer alone", i)
 		}
 	}
-	if a := exchange(t, s, "/api/batch/"+model, many("embedding", append(tiles, tiles[0])...)); a.status != http.StatusBadRequest || !strings.Contains(string(a.body), "129 tiles") {
+	if a := exchange(t, s, "/api/batch/"+model, many("embedding", slices.Concat(tiles, tiles[:1])...)); a.status != http.StatusBadRequest || !strings.Contains(string(a.body), "129 tiles") {
 		t.Errorf("129 tiles: %d %s", a.status, a.body)
 	}
 	// Fifty masks of 512 x 512 would be more than 25 MB of JSON: none of them is run.
