@@ -8,9 +8,9 @@
 //     whatever goes wrong below. (gateway.go)
 //  2. The router picks a handler, which knows which model and mode are meant or
 //     where in the body to look for them. (routes.go)
-//  3. infer, the one path of every inference, looks at the headers, admits the
-//     request or refuses it as busy, and reads its body. (infer.go, admission.go,
-//     body.go)
+//  3. infer, the one path of every inference, looks at the headers, reads its body
+//     and admits the request or refuses it as busy. (infer.go, media.go, body.go,
+//     admission.go) The tiles of a batch take the rest of it side by side. (batch.go)
 //  4. It waits for a CPU slot and does stage 1 in it: parse, decode, normalise.
 //     A failure here is the request's own: a 400. (package prep)
 //  5. It waits in the model's window for a place inside Triton, and longer while
@@ -28,5 +28,6 @@
 // Beside the requests, health keeps every model loaded and knows whether it
 // answers (health.go), contract.go holds a model's spec against what Triton has,
 // child runs a Triton as a child process where that is configured (triton.go,
-// guard.go), and on SIGTERM drain answers what was accepted (drain.go).
+// guard.go), sagemaker.go has what that platform asks beyond this, and on SIGTERM
+// drain answers what was accepted (drain.go).
 package gateway
