@@ -3,10 +3,10 @@ package gateway
 import (
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
+	modelrepo "histogate/gateway/repository"
 	"histogate/prep"
 	"histogate/tritonclient"
 	"histogate/tritonclient/kserve"
@@ -49,7 +49,7 @@ func checkConfig(spec *prep.Spec, config *kserve.ModelConfig, where string) erro
 		d = append(d, fmt.Errorf("%s: dynamic_batching is missing", where))
 	}
 	d.compare(where, "dynamic_batching.max_queue_delay_microseconds",
-		uint64(math.Round(spec.Batching.MaxQueueDelayMS*1000)), config.GetDynamicBatching().GetMaxQueueDelayMicroseconds())
+		modelrepo.Microseconds(spec.Batching), config.GetDynamicBatching().GetMaxQueueDelayMicroseconds())
 	var inputs, outputs []tensorContract
 	for _, in := range config.Input {
 		inputs = append(inputs, tensorContract{in.Name, tritonclient.DatatypeOf(in.DataType), in.Dims})
@@ -132,12 +132,5 @@ func (d *differences) compareTensors(where, kind string, spec, other []tensorCon
 
 // datatype is how Triton writes a spec's element type.
 func datatype(t prep.DType) tritonclient.Datatype {
-	switch t {
-	case prep.Float16:
-		return tritonclient.Float16
-	case prep.Int64:
-		return tritonclient.Int64
-	default:
-		return tritonclient.Float32
-	}
+	return tritonclient.DatatypeOf(modelrepo.DataType(t))
 }

@@ -30,8 +30,8 @@ const (
 // drain answers what was accepted, for as long as that may take, and cancels
 // the rest. Clients do not retry a connection that was dropped, so the open ones
 // are served on, each answer with "Connection: close", and one is closed only
-// when it has been quiet for a while, the time before the drain included. The framework's own shutdown closes idle
-// connections at once.
+// when it has been quiet for a while, the time before the drain included. The
+// framework's own shutdown closes idle connections at once.
 func (g *Gateway) drain(api *listener) {
 	g.draining.Store(true)
 	g.log.Info("draining", "in_flight", len(g.admission.inFlight), "limit", g.cfg.DrainLimit.String())

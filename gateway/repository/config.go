@@ -22,7 +22,7 @@ func (f *fitted) config() []byte {
 		Backend:      "histogate",
 		MaxBatchSize: int32(f.spec.Batching.MaxBatchSize), // at most 1024, as checked
 		SchedulingChoice: &kserve.ModelConfig_DynamicBatching{DynamicBatching: &kserve.ModelDynamicBatching{
-			MaxQueueDelayMicroseconds: microseconds(f.spec.Batching),
+			MaxQueueDelayMicroseconds: Microseconds(f.spec.Batching),
 			DefaultQueuePolicy:        &kserve.ModelQueuePolicy{MaxQueueSize: maxQueueSize},
 		}},
 		InstanceGroup: []*kserve.ModelInstanceGroup{{Kind: kserve.ModelInstanceGroup_KIND_CPU, Count: 1}},
@@ -31,10 +31,10 @@ func (f *fitted) config() []byte {
 		c.InstanceGroup[0].Kind = kserve.ModelInstanceGroup_KIND_GPU
 	}
 	for _, in := range f.spec.Inputs {
-		c.Input = append(c.Input, &kserve.ModelInput{Name: in.Name, DataType: dataType(in.DType), Dims: in.Shape})
+		c.Input = append(c.Input, &kserve.ModelInput{Name: in.Name, DataType: DataType(in.DType), Dims: in.Shape})
 	}
 	for _, out := range f.spec.Outputs {
-		c.Output = append(c.Output, &kserve.ModelOutput{Name: out.Name, DataType: dataType(out.DType), Dims: out.Shape})
+		c.Output = append(c.Output, &kserve.ModelOutput{Name: out.Name, DataType: DataType(out.DType), Dims: out.Shape})
 	}
 	if f.inputTypes != nil {
 		c.Parameters = map[string]*kserve.ModelParameter{
@@ -51,10 +51,11 @@ func written(c *kserve.ModelConfig) []byte {
 	return []byte("# Made by gateway; what it was made from is the place for changes.\n" + prototext.MarshalOptions{Multiline: true}.Format(c))
 }
 
-// microseconds is how Triton is told the wait of a batch.
-func microseconds(b prep.Batching) uint64 { return uint64(math.Round(b.MaxQueueDelayMS * 1000)) }
+// Microseconds is how Triton is told the wait of a batch.
+func Microseconds(b prep.Batching) uint64 { return uint64(math.Round(b.MaxQueueDelayMS * 1000)) }
 
-func dataType(t prep.DType) kserve.DataType {
+// DataType is how a config.pbtxt writes a spec's element type.
+func DataType(t prep.DType) kserve.DataType {
 	switch t {
 	case prep.Float16:
 		return kserve.DataType_TYPE_FP16

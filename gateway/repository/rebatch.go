@@ -50,7 +50,7 @@ func rebatch(out, from string, spec *prep.Spec) error {
 		return fmt.Errorf("%s: dynamic_batching is missing", configName)
 	}
 	config.MaxBatchSize = int32(spec.Batching.MaxBatchSize) // at most 1024, as settings and specs are checked
-	config.GetDynamicBatching().MaxQueueDelayMicroseconds = microseconds(spec.Batching)
+	config.GetDynamicBatching().MaxQueueDelayMicroseconds = Microseconds(spec.Batching)
 	text, err := yaml.Marshal(spec)
 	if err != nil {
 		return err
