@@ -238,7 +238,7 @@ func contracts(t *testing.T, s *stack.Stack) {
 // them wait, together to one that does.
 func TestModesShareBatches(t *testing.T) {
 	repository := t.TempDir()
-	long := []string{"microseconds: 5000", "microseconds: 600000", "max_queue_delay_ms: 5", "max_queue_delay_ms: 600"}
+	long := []string{"microseconds: 2000", "microseconds: 600000", "max_queue_delay_ms: 2", "max_queue_delay_ms: 600"}
 	copyModel(t, repository, "m-optimus", "m-optimus")
 	copyModel(t, repository, "m-optimus", "m-optimus-long", append([]string{"aliases: [m-optimus-stx]", "aliases: []"}, long...)...)
 	copyModel(t, repository, "tissue-seg", "tissue-seg")

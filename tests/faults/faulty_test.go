@@ -26,7 +26,7 @@ func startFaulty(t *testing.T) (s *stack.Stack, want []float32, ask func(fault s
 	}
 	for name, change := range map[string]*strings.Replacer{
 		"config.pbtxt": strings.NewReplacer(`"histogate"`, `"faulty"`),
-		"spec.yaml":    strings.NewReplacer("max_queue_delay_ms: 5", "max_queue_delay_ms: 5\n  execute_limit_ms: 2000"),
+		"spec.yaml":    strings.NewReplacer("max_queue_delay_ms: 2", "max_queue_delay_ms: 2\n  execute_limit_ms: 2000"),
 	} {
 		text, err := os.ReadFile(filepath.Join(source, name))
 		if err != nil {
