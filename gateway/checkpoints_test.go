@@ -97,6 +97,53 @@ func TestServeCheckpoints(t *testing.T) {
 	}
 }
 
+// Where MODEL_DIR is not set, whatever lies in the folder that platforms put models
+// into is served or refused as if it was: stand-ins never come in its stead.
+func TestDefaultModelDir(t *testing.T) {
+	cfg := checkpointConfig(t)
+	folder := cfg.ModelDir
+	cfg.ModelDir = ""
+	file := func(name string) string { return filepath.Join(folder, name) }
+	try := func(cfg *Config) (*Config, string, error) {
+		log := new(lockedBuffer)
+		served, _, _, err := makeRepository(cfg, folder, slog.New(slog.NewJSONHandler(log, nil)))
+		return served, log.String(), err
+	}
+	checkpointtest.Package{}.Write(t, file("h1.pt2"))
+	if served, log, err := try(cfg); err != nil || served.ModelDir != folder || !slices.Equal(served.Models, []string{"h1", "m-optimus"}) ||
+		!strings.Contains(log, `"level":"WARN"`) || !strings.Contains(log, `"files":["h1.pt2"]`) {
+		t.Errorf("%+v, %v, log:\n%s", served, err, log)
+	}
+	for _, name := range []string{"h1_optimus_cls_token.pt2", "m_optimus_prediction.pt2"} {
+		if err := os.Remove(file(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := try(cfg); err == nil || !strings.Contains(err.Error(), `no checkpoint that a spec in MODEL_REPOSITORY=`) || !strings.Contains(err.Error(), `but ["h1.pt2"]`) {
+		t.Errorf("a checkpoint under another name: %v", err)
+	}
+	wrong := *cfg
+	wrong.ModelRepository = t.TempDir()
+	if _, _, err := try(&wrong); err == nil || !strings.Contains(err.Error(), "holds no folder with a spec.yaml") {
+		t.Errorf("no specs: %v", err)
+	}
+	if err := os.Remove(file("h1.pt2")); err != nil {
+		t.Fatal(err)
+	}
+	if served, _, err := try(cfg); err != nil || served != cfg {
+		t.Errorf("an empty folder: %+v, %v", served, err)
+	}
+	if err := os.Remove(folder); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(folder, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := try(cfg); err == nil || !strings.Contains(err.Error(), "as MODEL_DIR is not set") {
+		t.Errorf("what is no folder: %v", err)
+	}
+}
+
 // What was built is removed with the end of the service, and when it does not
 // come to that.
 func TestBuiltRepositoryIsRemoved(t *testing.T) {

@@ -92,7 +92,7 @@ func settings() []setting {
 		}},
 		{"DEFAULT_MODEL", "model of a request to /invocations that names none", "", text(func(c *Config) *string { return &c.DefaultModel })},
 		{"PING_MODE", "models that /ping waits for: all, any, or names separated by commas", pingAll, text(func(c *Config) *string { return &c.PingMode })},
-		{"MODEL_DIR", "folder of .pt2 checkpoints to serve by the specs in MODEL_REPOSITORY; empty means " + defaultModelDir + " where that holds one that a spec names", "",
+		{"MODEL_DIR", "folder of .pt2 checkpoints to serve by the specs in MODEL_REPOSITORY; empty means " + defaultModelDir + " where that holds one", "",
 			text(func(c *Config) *string { return &c.ModelDir })},
 		{"ASSETS_DIR", "folder that holds, in a folder a model, the gene lists of models in MODEL_DIR; empty means assets in MODEL_DIR where that is there, else /opt/ml/assets", "",
 			text(func(c *Config) *string { return &c.AssetsDir })},

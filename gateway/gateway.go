@@ -49,7 +49,7 @@ type Gateway struct {
 // mistakes it reports all at once, and connects to nothing yet. A model repository
 // that it has to make is removed when [Gateway.Serve] ends.
 func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
-	cfg, broken, built, err := makeRepository(cfg, log)
+	cfg, broken, built, err := makeRepository(cfg, defaultModelDir, log)
 	if err != nil {
 		return nil, err
 	}

@@ -252,12 +252,14 @@ func TestBuildNamed(t *testing.T) {
 }
 
 func TestHolds(t *testing.T) {
-	specs := filepath.Join(testdata, "specs")
-	if !Holds(specs, modelDir(t, map[string]checkpointtest.Package{"h1_optimus_cls_token.pt2": {}})) {
-		t.Error("a folder with a checkpoint does not hold one")
+	other := modelDir(t, map[string]checkpointtest.Package{"other.pt2": {}})
+	for folder, want := range map[string]bool{other: true, t.TempDir(): false, "/nonexistent": false} {
+		if holds, err := Holds(folder); err != nil || holds != want {
+			t.Errorf("%s: %t, %v", folder, holds, err)
+		}
 	}
-	if Holds(specs, modelDir(t, map[string]checkpointtest.Package{"other.pt2": {}})) || Holds(specs, "/nonexistent") {
-		t.Error("a folder without a spec's checkpoint holds one")
+	if _, err := Holds(filepath.Join(other, "other.pt2")); err == nil {
+		t.Error("what is no folder holds nothing, and that is no error")
 	}
 }
 
