@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"histogate/gateway/checkpoint/checkpointtest"
 )
@@ -155,29 +156,20 @@ func TestBuiltRepositoryIsRemoved(t *testing.T) {
 		}
 		return len(entries)
 	}
-	g, err := New(cfg, slog.New(slog.DiscardHandler))
+	cfg.Host, cfg.Port, cfg.MetricsPort = "127.0.0.1", 0, 0
+	log := new(lockedBuffer)
+	g, err := New(cfg, slog.New(slog.NewJSONHandler(log, nil)))
 	if err != nil || made() != 1 {
 		t.Fatalf("%d folders, %v", made(), err)
 	}
 	g.child = nil // a test's process cannot be the guard of one
-	api, err := listen("127.0.0.1", 0, "PORT")
-	if err != nil {
-		t.Fatal(err)
-	}
-	admin, err := listen("127.0.0.1", 0, "METRICS_PORT")
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
 	ended := make(chan error, 1)
-	go func() { ended <- g.serve(ctx, api, admin) }()
-	response, err := http.Get("http://" + api.Addr().String() + "/ping")
-	if err != nil {
-		t.Fatal(err)
+	go func() { ended <- g.Serve(ctx) }()
+	for !strings.Contains(log.String(), `"msg":"listening"`) {
+		time.Sleep(time.Millisecond)
 	}
-	response.Body.Close()
-	http.DefaultClient.CloseIdleConnections() // else they are waited for
 	if made() != 1 {
 		t.Error("removed while it is served")
 	}
@@ -185,9 +177,33 @@ func TestBuiltRepositoryIsRemoved(t *testing.T) {
 	if err := <-ended; err != nil || made() != 0 {
 		t.Errorf("%d folders are left after %v", made(), err)
 	}
-	cfg.DefaultModel = "tissue-seg"
-	if _, err := New(cfg, slog.New(slog.DiscardHandler)); err == nil || made() != 0 {
-		t.Errorf("%d folders are left after %v", made(), err)
+	taken, err := listen("127.0.0.1", 0, "PORT")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for name, change := range map[string]func(c *Config){
+		"PORT=":         func(c *Config) { c.Port = portOf(taken) },
+		"METRICS_PORT=": func(c *Config) { c.MetricsPort = portOf(taken) },
+	} {
+		cfg := *cfg
+		change(&cfg)
+		if g, err = New(&cfg, slog.New(slog.DiscardHandler)); err != nil || made() != 1 {
+			t.Fatalf("%d folders, %v", made(), err)
+		}
+		if err := g.Serve(t.Context()); err == nil || !strings.Contains(err.Error(), name) || made() != 0 {
+			t.Errorf("%s is taken: %d folders are left after %v", name, made(), err)
+		}
+	}
+	for name, change := range map[string]func(c *Config){
+		"DEFAULT_MODEL":  func(c *Config) { c.DefaultModel = "tissue-seg" },
+		"TRITON_ADDRESS": func(c *Config) { c.TritonAddress = "%zz:1" },
+	} {
+		cfg := *cfg
+		change(&cfg)
+		if _, err := New(&cfg, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), name) || made() != 0 {
+			t.Errorf("%s is wrong: %d folders are left after %v", name, made(), err)
+		}
 	}
 }
 
