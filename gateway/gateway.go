@@ -141,7 +141,7 @@ func (g *Gateway) Serve(ctx context.Context) error {
 		return err
 	}
 	defer api.Close()
-	admin, err := listen(g.cfg.Host, g.cfg.MetricsPort, "METRICS_PORT")
+	admin, err := g.cfg.SafePorts.listenMetrics(g.cfg.Host, g.cfg.MetricsPort)
 	if err != nil {
 		return err
 	}
