@@ -21,7 +21,7 @@ const defaultModelDir = "/opt/ml/model"
 // caller's to remove. With nothing to make it returns cfg alone. The checkpoints of
 // otherwise are served where MODEL_DIR is not set; one that no spec names is then as
 // much a mistake as there.
-func makeRepository(cfg *Config, otherwise string, log *slog.Logger) (_ *Config, broken map[string]modelrepo.Model, folder string, err error) {
+func makeRepository(ctx context.Context, cfg *Config, otherwise string, log *slog.Logger) (_ *Config, broken map[string]modelrepo.Model, folder string, err error) {
 	served, rebatch := *cfg, cfg.BatchMaxSize > 0 || cfg.BatchMaxWaitMS != nil
 	if cfg.TritonServer == "" {
 		if cfg.ModelDir != "" || rebatch {
@@ -48,7 +48,7 @@ func makeRepository(cfg *Config, otherwise string, log *slog.Logger) (_ *Config,
 	if served.ModelDir == "" {
 		err = modelrepo.Rebatch(folder, cfg.ModelRepository, cfg.Models, cfg.BatchMaxSize, cfg.BatchMaxWaitMS)
 	} else {
-		served.Models, broken, err = build(folder, &served, log)
+		served.Models, broken, err = build(ctx, folder, &served, log)
 	}
 	if err != nil {
 		return nil, nil, "", errors.Join(err, os.RemoveAll(folder))
@@ -59,7 +59,7 @@ func makeRepository(cfg *Config, otherwise string, log *slog.Logger) (_ *Config,
 
 // build builds the checkpoints in MODEL_DIR and returns the names of the models
 // to serve and, by name, those that could not be built.
-func build(folder string, cfg *Config, log *slog.Logger) (names []string, broken map[string]modelrepo.Model, err error) {
+func build(ctx context.Context, folder string, cfg *Config, log *slog.Logger) (names []string, broken map[string]modelrepo.Model, err error) {
 	options := modelrepo.Options{
 		Specs: cfg.ModelRepository, Models: cfg.Models, ModelDir: cfg.ModelDir, AssetsDir: cfg.AssetsDir,
 		MaxBatchSize: cfg.BatchMaxSize, MaxQueueDelayMS: cfg.BatchMaxWaitMS,
@@ -67,11 +67,11 @@ func build(folder string, cfg *Config, log *slog.Logger) (names []string, broken
 	if options.AssetsDir == "" {
 		options.AssetsDir = modelrepo.AssetsDir(cfg.ModelDir)
 	}
-	if options.Target, err = modelrepo.FindTarget(context.Background(), cfg.TargetSM); err != nil {
+	if options.Target, err = modelrepo.FindTarget(ctx, cfg.TargetSM); err != nil {
 		return nil, nil, fmt.Errorf("TARGET_SM: %w", err)
 	}
 	if options.Target.SMs == nil {
-		log.Info("GPU code in checkpoints is not checked: neither TARGET_SM nor nvidia-smi tells the SM version")
+		log.Info("GPU code in checkpoints is not checked: TARGET_SM is not set", "reason", options.Target.Unknown)
 	}
 	result, err := modelrepo.Build(folder, options)
 	if err != nil {

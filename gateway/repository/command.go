@@ -138,7 +138,7 @@ func (r *Result) write(w io.Writer, target Target) {
 		fmt.Fprintf(table, "%q\tignored\tno spec names it in its field checkpoint\n", name)
 	}
 	if gpus && len(target.SMs) == 0 {
-		fmt.Fprintf(table, "GPU\tnot checked\tneither TARGET_SM nor nvidia-smi tells the SM version to check GPU code against\n")
+		fmt.Fprintf(table, "GPU\tnot checked\t%s; set TARGET_SM to the SM version that GPU code must be for\n", target.Unknown)
 	}
 	if len(r.Models) == 0 {
 		fmt.Fprintf(table, "nothing\tWRONG\tno spec names a checkpoint that is in the model folder\n")

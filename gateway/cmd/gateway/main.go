@@ -46,7 +46,10 @@ func main() {
 }
 
 func serve(ctx context.Context, cfg *gateway.Config, log *slog.Logger) error {
-	g, err := gateway.New(cfg, log)
+	g, err := gateway.New(ctx, cfg, log)
+	if errors.Is(err, context.Canceled) {
+		return nil // it was told to stop before it was made
+	}
 	if err != nil {
 		return err
 	}
