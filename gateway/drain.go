@@ -106,8 +106,8 @@ type conn struct {
 	mute atomic.Bool
 	// linger has Close wait, within bounds, for what the client still sends.
 	// Closing a connection with unread data in it resets it, and a reset can
-	// overtake the answer that was just written. [Gateway.fail] sets it where the
-	// unread data cannot be discarded as a body.
+	// overtake the answer that was just written. [Gateway.fail] sets it where a
+	// request was not read to its end.
 	linger atomic.Bool
 }
 
