@@ -35,9 +35,10 @@ const (
 func (g *Gateway) drain(api *listener) {
 	g.draining.Store(true)
 	g.log.Info("draining", "in_flight", len(g.admission.inFlight), "limit", g.cfg.DrainLimit.String())
+	time.Sleep(g.cfg.DrainDelay) // whoever sends requests here learns from /readyz to stop
 	api.stop()
 	<-api.ended
-	if g.connections.wait(g.cfg.DrainLimit, quietBeforeClose) {
+	if g.connections.wait(g.cfg.DrainLimit-g.cfg.DrainDelay, quietBeforeClose) {
 		return
 	}
 	g.log.Warn("drain limit passed, cancelling what is pending", "in_flight", len(g.admission.inFlight))
