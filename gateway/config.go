@@ -23,7 +23,8 @@ import (
 type Config struct {
 	Host        string // address to listen on, all interfaces when empty
 	Port        int    // the API; 0 takes a free port
-	MetricsPort int    // /metrics alone; 0 takes a free port
+	MetricsPort int    // /metrics, and profiles; 0 takes a free port
+	PProf       bool   // profiles of this process, on MetricsPort
 
 	ModelRepository string   // folder with one sub-folder a model
 	Models          []string // names to serve, every model in the repository when empty
@@ -50,6 +51,7 @@ type Config struct {
 	PreprocessWorkers int           // requests in stage 1 at once
 	ImageFormats      []raster.Format
 	RNACacheBytes     int           // of prepared bulk RNA vectors, per model; 0 for none
+	DrainDelay        time.Duration // from SIGTERM until no new connection is taken
 	DrainLimit        time.Duration // from SIGTERM until what is pending is cancelled
 
 	RuntimeEmulation bool // answer as SageMaker's runtime does, on its own route
@@ -80,6 +82,7 @@ func settings() []setting {
 		{"HOST", "address to listen on; empty means every interface", "", text(func(c *Config) *string { return &c.Host })},
 		{"PORT", "port of the API; 0 takes a free one", "8080", port(func(c *Config) *int { return &c.Port })},
 		{"METRICS_PORT", "port of /metrics; 0 takes a free one", "9090", port(func(c *Config) *int { return &c.MetricsPort })},
+		{"PPROF", "true serves profiles of this process, under /debug/pprof/ on METRICS_PORT", "false", boolean(func(c *Config) *bool { return &c.PProf })},
 		{"MODEL_REPOSITORY", "folder that holds a folder for each model", "model_repository", text(func(c *Config) *string { return &c.ModelRepository })},
 		{"MODELS", "models to serve, separated by commas; empty means all in the repository", "", func(c *Config, value string) error {
 			c.Models = nil
@@ -158,14 +161,15 @@ func settings() []setting {
 			return nil
 		}},
 		{"RNA_CACHE_BYTES", "memory for bulk RNA vectors that come again, per model; 0 switches it off", strconv.Itoa(prep.DefaultRNACacheBytes), atLeast(0, func(c *Config) *int { return &c.RNACacheBytes })},
-		{"DRAIN_LIMIT", "how long pending requests are still served after SIGTERM", "20s", duration(func(c *Config) *time.Duration { return &c.DrainLimit })},
-		{"SAGEMAKER_SAFE_PORT_RANGE", "first-last: the ports that the child may take beside PORT and METRICS_PORT; empty means any", "", readPortRange},
-		{"SAGEMAKER_RUNTIME_EMULATION", "true serves POST /endpoints/{name}/invocations as SageMaker's runtime does", "false", func(c *Config, value string) (err error) {
-			if c.RuntimeEmulation, err = strconv.ParseBool(value); err != nil {
-				return errors.New("must be true or false")
+		{"DRAIN_DELAY", "how long new connections are still taken after SIGTERM, when /ping and /readyz say no already", "0s", func(c *Config, value string) (err error) {
+			if c.DrainDelay, err = time.ParseDuration(value); err != nil || c.DrainDelay < 0 {
+				return errors.New(`must be a duration, such as "5s", or 0`)
 			}
 			return nil
 		}},
+		{"DRAIN_LIMIT", "how long pending requests are still served after SIGTERM", "20s", duration(func(c *Config) *time.Duration { return &c.DrainLimit })},
+		{"SAGEMAKER_SAFE_PORT_RANGE", "first-last: the ports that the child may take beside PORT and METRICS_PORT; empty means any", "", readPortRange},
+		{"SAGEMAKER_RUNTIME_EMULATION", "true serves POST /endpoints/{name}/invocations as SageMaker's runtime does", "false", boolean(func(c *Config) *bool { return &c.RuntimeEmulation })},
 		{"LOG_LEVEL", "debug, info, warn or error", "info", func(c *Config, value string) error {
 			if c.LogLevel.UnmarshalText([]byte(value)) != nil {
 				return errors.New("must be debug, info, warn or error")
@@ -225,6 +229,9 @@ func ReadConfig(args []string, lookupEnv func(string) (string, bool), usage io.W
 	if c.MaxInFlightBytes < c.MaxBodyBytes {
 		mistakes = append(mistakes, fmt.Errorf("MAX_IN_FLIGHT_BYTES=%d is less than the %d of MAX_BODY_BYTES: no such body could ever be taken", c.MaxInFlightBytes, c.MaxBodyBytes))
 	}
+	if c.DrainDelay >= c.DrainLimit {
+		mistakes = append(mistakes, fmt.Errorf("DRAIN_DELAY=%s is not less than the %s of DRAIN_LIMIT, both from SIGTERM on: nothing could be answered in between", c.DrainDelay, c.DrainLimit))
+	}
 	return c, errors.Join(mistakes...)
 }
 
@@ -242,6 +249,15 @@ func writeUsage(w io.Writer) {
 func text(field func(*Config) *string) func(*Config, string) error {
 	return func(c *Config, value string) error {
 		*field(c) = value
+		return nil
+	}
+}
+
+func boolean(field func(*Config) *bool) func(*Config, string) error {
+	return func(c *Config, value string) (err error) {
+		if *field(c), err = strconv.ParseBool(value); err != nil {
+			return errors.New("must be true or false")
+		}
 		return nil
 	}
 }

@@ -4,8 +4,9 @@
 //
 // The life of a request:
 //
-//  1. [Gateway] receives it; observe gives it an id and a trace, and catches
-//     whatever goes wrong below. (gateway.go)
+//  1. [Gateway] receives it; screen refuses HTTP that others could read in another
+//     way (hygiene.go); observe gives it an id and a trace, and catches whatever goes
+//     wrong below.
 //  2. The router picks a handler, which knows which model and mode are meant or
 //     where in the body to look for them. (routes.go)
 //  3. infer, the one path of every inference, looks at the headers, reads its body

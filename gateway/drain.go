@@ -35,9 +35,10 @@ const (
 func (g *Gateway) drain(api *listener) {
 	g.draining.Store(true)
 	g.log.Info("draining", "in_flight", len(g.admission.inFlight), "limit", g.cfg.DrainLimit.String())
+	time.Sleep(g.cfg.DrainDelay) // whoever sends requests here learns from /readyz to stop
 	api.stop()
 	<-api.ended
-	if g.connections.wait(g.cfg.DrainLimit, quietBeforeClose) {
+	if g.connections.wait(g.cfg.DrainLimit-g.cfg.DrainDelay, quietBeforeClose) {
 		return
 	}
 	g.log.Warn("drain limit passed, cancelling what is pending", "in_flight", len(g.admission.inFlight))
@@ -106,8 +107,8 @@ type conn struct {
 	mute atomic.Bool
 	// linger has Close wait, within bounds, for what the client still sends.
 	// Closing a connection with unread data in it resets it, and a reset can
-	// overtake the answer that was just written. [Gateway.fail] sets it where the
-	// unread data cannot be discarded as a body.
+	// overtake the answer that was just written. [Gateway.fail] sets it where a
+	// request was not read to its end.
 	linger atomic.Bool
 }
 

@@ -219,7 +219,7 @@ func frameworkDetail(code Code, message string) string {
 	case CodeHeaderTooLarge:
 		return fmt.Sprintf("the headers are larger than the %d bytes that are taken", headerBytes)
 	case CodeMalformedHTTP:
-		return fmt.Sprintf("this is not a well-formed HTTP request: %q", clipTo(message, 120))
+		return fmt.Sprintf("this is not a well-formed HTTP request: %s", clipTo(message, 120))
 	default:
 		return ""
 	}

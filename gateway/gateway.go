@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"os"
 	"strconv"
 	"sync/atomic"
@@ -14,7 +15,6 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"github.com/valyala/fasthttp"
 	"golang.org/x/sync/errgroup"
 
 	"histogate/tritonclient"
@@ -91,37 +91,20 @@ func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
 		DisableStartupMessage: true,
 		CaseSensitive:         true,
 		UnescapePath:          true,
-		ErrorHandler:          g.fail, // of what is refused before it is routed
-		StreamRequestBody:     true,   // see bodies
+		ErrorHandler:          g.unreadable, // of what is refused before it is routed
+		StreamRequestBody:     true,         // see bodies
 		BodyLimit:             cfg.MaxBodyBytes,
 		ReadBufferSize:        headerBytes,
 		ReadTimeout:           cfg.RequestTimeout,
-		WriteTimeout:          cfg.RequestTimeout, // of a client that does not read
 		IdleTimeout:           idleTimeout,
 		// A multipart body is refused by its type, not taken apart first.
 		DisablePreParseMultipartForm: true,
 	})
 	g.app.Server().ConnState = g.connections.changed
+	g.app.Server().SecureErrorLogMessage = true // no request's text in its errors
 	g.routes()
-	// The framework answers an unknown method itself, in its own way.
-	g.app.Server().Handler = g.onlyKnownMethods(g.app.Handler())
+	g.app.Server().Handler = g.screen(g.app.Handler())
 	return g, nil
-}
-
-func (g *Gateway) onlyKnownMethods(next fasthttp.RequestHandler) fasthttp.RequestHandler {
-	known := map[string]bool{}
-	for _, method := range fiber.DefaultMethods {
-		known[method] = true
-	}
-	return func(ctx *fasthttp.RequestCtx) {
-		if known[string(ctx.Method())] {
-			next(ctx)
-			return
-		}
-		c := g.app.AcquireCtx(ctx)
-		defer g.app.ReleaseCtx(c)
-		_ = g.fail(c, refuse(CodeMethodNotAllowed, "there is no such method; POST and GET are taken")) // it has been written
-	}
 }
 
 // Serve serves until the context ends. Then it takes no new connection, answers
@@ -182,9 +165,17 @@ func (g *Gateway) serve(ctx context.Context, api, admin *net.TCPListener) error 
 	return group.Wait()
 }
 
+// admin is what METRICS_PORT serves, for the operator alone.
 func (g *Gateway) admin() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(g.metrics.registry, promhttp.HandlerOpts{}))
+	if g.cfg.PProf {
+		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	}
 	return mux
 }
 

@@ -166,14 +166,18 @@ func (g *Gateway) fail(c *fiber.Ctx, err error) error {
 	}
 	g.log.Log(c.Context(), level, "failed", attributes...)
 
-	if conn, ok := c.Context().Conn().(*conn); ok {
-		// No body can be found in what was sent, and the connection will be closed.
-		conn.linger.Store(a.code == CodeHeaderTooLarge || a.code == CodeMalformedHTTP)
+	conn, _ := c.Context().Conn().(*conn)
+	if a.unread() || !g.bodies.discard(c.Context()) {
+		c.Response().SetConnectionClose()
+		if conn != nil {
+			conn.linger.Store(true)
+		}
+	}
+	if conn != nil {
 		// A client that has sent nothing would take it for the answer to what it
 		// sends next.
 		conn.mute.Store(conn.heard.Load() == 0)
 	}
-	g.bodies.discard(c)
 	c.Status(a.status)
 	c.Set(fiber.HeaderXRequestID, t.id)
 	if a.retryAfter > 0 {
@@ -232,11 +236,17 @@ func (t *trace) serverTiming() string {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
+// unread tells that a request was not read to its end and cannot be: where that is
+// is not known, or it does not come.
+func (a answer) unread() bool {
+	return a.code == CodeHeaderTooLarge || a.code == CodeMalformedHTTP || a.code == CodeRequestTimeout
+}
+
 // level is how much an operator should mind: a probe that says "not ready" is
 // asked every few seconds, and a caller's mistake is the caller's.
 func (a answer) level(t *trace) slog.Level {
 	switch {
-	case t.route == "/ping", a.code == CodeCallerGone:
+	case t.route == "/ping", t.route == "/readyz", a.code == CodeCallerGone:
 		return slog.LevelDebug
 	case a.code == CodeInternal:
 		return slog.LevelError
