@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -228,4 +229,55 @@ func TestDrainLimit(t *testing.T) {
 		t.Errorf("ended with %v", err)
 	}
 	r.ended <- nil // for the clean-up
+}
+
+// Shutdown ends what Serve does, however often and from wherever it is called, and
+// costs no request: what is in flight is answered.
+func TestShutdown(t *testing.T) {
+	r := run(t, nil)
+	entered, release := make(chan struct{}), make(chan struct{})
+	r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
+		close(entered)
+		<-release
+		return tritontest.Zeros(r.models.list[0].config, q), nil
+	})
+	conn, answers := r.dial(t)
+	var calls sync.WaitGroup
+	calls.Go(func() {
+		<-entered
+		for range 32 {
+			calls.Go(r.Shutdown)
+		}
+		for !r.draining.Load() {
+			time.Sleep(time.Millisecond)
+		}
+		r.Shutdown()
+		close(release)
+	})
+	if status, closes := ask(t, conn, answers); status != http.StatusOK || !closes {
+		t.Errorf("what was in flight: %d, closed: %v", status, closes)
+	}
+	calls.Wait()
+	if err := <-r.ended; err != nil {
+		t.Errorf("ended with %v", err)
+	}
+	r.ended <- nil // for the clean-up
+	r.Shutdown()
+}
+
+// A gateway that was told to end before it served ends at once.
+func TestShutdownBeforeServe(t *testing.T) {
+	args := []string{"-model-repository", repository(t, testSpec, testConfig), "-host", "127.0.0.1", "-port", "0", "-metrics-port", "0"}
+	cfg, err := ReadConfig(args, func(string) (string, bool) { return "", false }, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := New(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Shutdown()
+	if err := g.Serve(t.Context()); err != nil {
+		t.Errorf("ended with %v", err)
+	}
 }
