@@ -10,16 +10,16 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
+	"golang.org/x/sys/unix"
 )
 
 const (
-	quietBeforeClose = time.Second           // of a connection, while draining
-	acceptBacklog    = 20 * time.Millisecond // without a connection, until no more are waiting
+	quietBeforeClose = time.Second           // of a connection, once draining
+	acceptBacklog    = 20 * time.Millisecond // without a connection, until no more are expected
 	acceptLimit      = time.Second           // for those who never stop connecting
 	acceptPause      = 10 * time.Millisecond
 	halfSentLimit    = 3 * time.Second // of a request that stops half-way, while draining
@@ -30,20 +30,21 @@ const (
 // drain answers what was accepted, for as long as that may take, and cancels
 // the rest. Clients do not retry a connection that was dropped, so the open ones
 // are served on, each answer with "Connection: close", and one is closed only
-// when it has been quiet for a while, the time before the drain included. The
-// framework's own shutdown closes idle connections at once.
+// when it has been quiet for a while, the time before the drain not counted: its
+// client cannot know yet. The framework's own shutdown closes idle ones at once.
 func (g *Gateway) drain(api *listener) {
+	end := time.Now().Add(g.cfg.DrainLimit)
 	g.draining.Store(true)
 	g.log.Info("draining", "in_flight", len(g.admission.inFlight), "limit", g.cfg.DrainLimit.String())
 	time.Sleep(g.cfg.DrainDelay) // whoever sends requests here learns from /readyz to stop
 	api.stop()
 	<-api.ended
-	if g.connections.wait(g.cfg.DrainLimit-g.cfg.DrainDelay, quietBeforeClose) {
+	if g.connections.wait(end, quietBeforeClose, halfSentLimit) {
 		return
 	}
 	g.log.Warn("drain limit passed, cancelling what is pending", "in_flight", len(g.admission.inFlight))
 	g.cancelPending()
-	if !g.connections.wait(cancelGrace, 0) {
+	if !g.connections.wait(time.Now().Add(cancelGrace), 0, 0) {
 		g.log.Warn("connections were still busy and are cut", "connections", g.connections.cut())
 	}
 }
@@ -67,7 +68,7 @@ func newListener(l *net.TCPListener, log *slog.Logger) *listener {
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		if until := l.until.Load(); until != nil {
-			if !time.Now().Before(*until) || l.SetDeadline(time.Now().Add(acceptBacklog)) != nil {
+			if !time.Now().Before(*until) || !l.waiting() || l.SetDeadline(*until) != nil {
 				return nil, l.end()
 			}
 		}
@@ -75,14 +76,31 @@ func (l *listener) Accept() (net.Conn, error) {
 		switch {
 		case err == nil:
 			return &conn{TCPConn: c}, nil
-		case errors.Is(err, net.ErrClosed), l.until.Load() != nil && errors.Is(err, os.ErrDeadlineExceeded):
+		case errors.Is(err, net.ErrClosed):
 			return nil, l.end()
-		case errors.Is(err, os.ErrDeadlineExceeded): // stopped at this very moment
+		case errors.Is(err, os.ErrDeadlineExceeded): // stopped meanwhile
 		default:
 			l.log.Error("a connection could not be taken", "error", err)
 			time.Sleep(acceptPause)
 		}
 	}
+}
+
+// waiting tells whether a connection waits to be taken, or comes within a moment.
+// It asks the kernel: the deadline of an accept can pass before it was ever tried,
+// on a machine that is busy, and connections with whole requests would be reset.
+func (l *listener) waiting() bool {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return false
+	}
+	ready := 0
+	closed := raw.Control(func(fd uintptr) {
+		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+			ready, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(acceptBacklog.Milliseconds()))
+		}
+	})
+	return closed == nil && ready > 0
 }
 
 func (l *listener) end() error {
@@ -95,7 +113,7 @@ func (l *listener) end() error {
 func (l *listener) stop() {
 	until := time.Now().Add(acceptLimit)
 	l.until.Store(&until)
-	_ = l.SetDeadline(time.Now().Add(acceptBacklog)) // wakes it up; one that is closed ends by itself
+	_ = l.SetDeadline(time.Now()) // wakes it up; one that is closed ends by itself
 }
 
 // conn is a connection of the API.
@@ -123,7 +141,7 @@ func (c *conn) Read(p []byte) (int, error) {
 // giveUpReading ends a read that has waited for the client for too long. It does
 // nothing to a request that has arrived: nobody reads then.
 func (c *conn) giveUpReading(after time.Duration) {
-	if time.Since(time.Unix(0, c.heard.Load())) > after {
+	if time.Since(time.Unix(0, c.heard.Load())) >= after && c.peek() != unread {
 		_ = c.SetReadDeadline(time.Unix(1, 0)) // the past; if it is closed, all the better
 	}
 }
@@ -157,21 +175,39 @@ func presence(c *fiber.Ctx) func() bool {
 	return func() bool { return true }
 }
 
-// present is false when the client has closed the connection or reset it. It
-// takes nothing from what the client may have sent meanwhile.
-func (c *conn) present() bool {
+// present is false when the client has closed the connection or reset it.
+func (c *conn) present() bool { return c.peek() != gone }
+
+// incoming is what there is to read on a connection.
+type incoming int
+
+const (
+	gone   incoming = iota // the connection is closed, on either side
+	unread                 // something that has not been read yet
+	nothing
+)
+
+// peek looks at what the client may have sent, and takes nothing of it.
+func (c *conn) peek() incoming {
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return false
+		return gone
 	}
 	var n int
 	if raw.Control(func(fd uintptr) {
 		var next [1]byte
-		n, _, err = syscall.Recvfrom(int(fd), next[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		n, _, err = unix.Recvfrom(int(fd), next[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
 	}) != nil {
-		return false // closed on this side
+		return gone
 	}
-	return n > 0 || errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EINTR)
+	switch {
+	case n > 0:
+		return unread
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
+		return nothing
+	default:
+		return gone
+	}
 }
 
 // connections knows every open connection of the API and whether a request is
@@ -196,18 +232,20 @@ func (s *connections) changed(c net.Conn, state fasthttp.ConnState) {
 }
 
 // wait closes what has been quiet for long enough until no connection is left,
-// and reports whether that came to pass within the limit. A request that stopped
-// half-way is given up: its client is told that it did not arrive in time.
-func (s *connections) wait(limit, quiet time.Duration) bool {
-	began := time.Now()
-	for end := began.Add(limit); ; time.Sleep(drainPoll) {
+// and reports whether that came to pass before the end. A request that stopped
+// half-way for long enough is given up: its client is told that it did not arrive
+// in time. Nothing that has arrived is given up because it was not yet looked at.
+func (s *connections) wait(end time.Time, quiet, halfSent time.Duration) bool {
+	for began := time.Now(); ; time.Sleep(drainPoll) {
 		s.mu.Lock()
 		for c, since := range s.quiet {
-			if !since.IsZero() && time.Since(since) >= quiet {
+			switch c := c.(*conn); {
+			case since.IsZero():
+				if time.Since(began) >= halfSent {
+					c.giveUpReading(halfSent)
+				}
+			case time.Since(began) >= quiet && time.Since(since) >= quiet && c.peek() != unread:
 				_ = c.Close() // its goroutine notices and reports it closed
-			}
-			if since.IsZero() && time.Since(began) >= halfSentLimit {
-				c.(*conn).giveUpReading(halfSentLimit)
 			}
 		}
 		open := len(s.quiet)

@@ -101,8 +101,8 @@ func classify(err error) answer {
 		return answerFor(CodeCallerGone, err.Error())
 	case errors.Is(err, context.DeadlineExceeded):
 		return answerFor(CodeQueueTimeout, "")
-	case errors.Is(err, context.Canceled):
-		return answerFor(CodeBackendUnavailable, "")
+	case errors.Is(err, context.Canceled): // at the drain limit
+		return answerFor(CodeBusy, "the service is shutting down; send the request again later")
 	default:
 		return answerFor(CodeInternal, "")
 	}

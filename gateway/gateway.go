@@ -40,6 +40,9 @@ type Gateway struct {
 
 	connections connections
 	draining    atomic.Bool
+	// stopping ends when Shutdown is called.
+	stopping context.Context
+	stop     context.CancelFunc
 	// pending is the parent of every request's context.
 	pending       context.Context
 	cancelPending context.CancelFunc
@@ -68,6 +71,7 @@ func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
 	g.bodies = &bodies{limit: cfg.MaxBodyBytes, admission: g.admission}
 	g.metrics = newMetrics(func() float64 { return float64(len(g.admission.inFlight)) })
 	g.pending, g.cancelPending = context.WithCancel(context.Background())
+	g.stopping, g.stop = context.WithCancel(context.Background())
 	var options tritonclient.Options
 	if cfg.TritonServer != "" {
 		g.child = &child{cfg: cfg, log: log, started: g.metrics.starts.Inc}
@@ -107,9 +111,9 @@ func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
 	return g, nil
 }
 
-// Serve serves until the context ends. Then it takes no new connection, answers
-// what it has accepted, cancels what is left when DRAIN_LIMIT has passed, and
-// stops Triton last. It returns nil after such an end, and an error when it
+// Serve serves until the context ends or [Gateway.Shutdown] is called. Then it takes
+// no new connection, answers what it has accepted, cancels what is left when
+// DRAIN_LIMIT has passed, and stops Triton last. It returns nil after such an end, and an error when it
 // could not start: a port is taken, Triton does not run, or a model's contract
 // is not the one that Triton has.
 func (g *Gateway) Serve(ctx context.Context) error {
@@ -126,6 +130,11 @@ func (g *Gateway) Serve(ctx context.Context) error {
 	return g.serve(ctx, api, admin)
 }
 
+// Shutdown has [Gateway.Serve] end, as the end of its context does, and returns at
+// once; whoever wants to know when all is done waits for Serve. It may be called from
+// any goroutine and any number of times: all but the first do nothing.
+func (g *Gateway) Shutdown() { g.stop() }
+
 // serve is Serve on listeners that are there.
 func (g *Gateway) serve(ctx context.Context, api, admin *net.TCPListener) error {
 	defer g.triton.Close()
@@ -137,6 +146,9 @@ func (g *Gateway) serve(ctx context.Context, api, admin *net.TCPListener) error 
 	g.log.Info("listening", "port", portOf(api), "metrics_port", portOf(admin), "models", g.models.names)
 
 	// Whatever of these fails first ends the others through the context.
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	defer context.AfterFunc(g.stopping, end)()
 	group, running := errgroup.WithContext(ctx)
 	backend, stopBackend := context.WithCancel(context.Background())
 	defer stopBackend()

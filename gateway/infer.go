@@ -139,10 +139,14 @@ func (g *Gateway) attempt(ctx context.Context, t *trace, j *job, present func() 
 		Inputs:  m.inputs(j.sample.Tensors),
 		Outputs: m.outputs(j.mode.Roles()),
 	})
-	if err != nil {
+	switch {
+	case err == nil:
+		return outputs, nil
+	case errors.Is(ctx.Err(), context.Canceled): // by the drain, not by Triton
+		return nil, ctx.Err()
+	default:
 		return nil, fmt.Errorf("stage 2: %w", err)
 	}
-	return outputs, nil
 }
 
 func (m *model) unavailable(t *trouble) error {
