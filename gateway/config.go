@@ -23,7 +23,7 @@ import (
 type Config struct {
 	Host        string // address to listen on, all interfaces when empty
 	Port        int    // the API; 0 takes a free port
-	MetricsPort int    // /metrics, and profiles; 0 takes a free port
+	MetricsPort int    // /metrics, and profiles; 0 takes a free port of SafePorts
 	PProf       bool   // profiles of this process, on MetricsPort
 
 	ModelRepository string   // folder with one sub-folder a model
@@ -40,7 +40,7 @@ type Config struct {
 	TritonServer       string        // tritonserver to run as a child; none when empty
 	TritonBackends     string        // the child's backend directory
 	TritonAddress      string        // host:port of the gRPC endpoint of a Triton that something else runs
-	SafePorts          portRange     // where the child's ports are
+	SafePorts          portRange     // where the child's ports are, and that of /metrics
 	TritonStartTimeout time.Duration // from the start of a child until it must be live
 
 	RequestTimeout    time.Duration // from a request's headers to its answer
@@ -81,8 +81,8 @@ func settings() []setting {
 	return []setting{
 		{"HOST", "address to listen on; empty means every interface", "", text(func(c *Config) *string { return &c.Host })},
 		{"PORT", "port of the API; 0 takes a free one", "8080", port(func(c *Config) *int { return &c.Port })},
-		{"METRICS_PORT", "port of /metrics; 0 takes a free one", "9090", port(func(c *Config) *int { return &c.MetricsPort })},
 		{"PPROF", "true serves profiles of this process, under /debug/pprof/ on METRICS_PORT", "false", boolean(func(c *Config) *bool { return &c.PProf })},
+		{"METRICS_PORT", "port of /metrics; 0 takes a free one, and so does SAGEMAKER_SAFE_PORT_RANGE, of that range, where this is not set", "9090", port(func(c *Config) *int { return &c.MetricsPort })},
 		{"MODEL_REPOSITORY", "folder that holds a folder for each model", "model_repository", text(func(c *Config) *string { return &c.ModelRepository })},
 		{"MODELS", "models to serve, separated by commas; empty means all in the repository", "", func(c *Config, value string) error {
 			c.Models = nil
@@ -95,7 +95,7 @@ func settings() []setting {
 		}},
 		{"DEFAULT_MODEL", "model of a request to /invocations that names none", "", text(func(c *Config) *string { return &c.DefaultModel })},
 		{"PING_MODE", "models that /ping waits for: all, any, or names separated by commas", pingAll, text(func(c *Config) *string { return &c.PingMode })},
-		{"MODEL_DIR", "folder of .pt2 checkpoints to serve by the specs in MODEL_REPOSITORY; empty means " + defaultModelDir + " where that holds one that a spec names", "",
+		{"MODEL_DIR", "folder of .pt2 checkpoints to serve by the specs in MODEL_REPOSITORY; empty means " + defaultModelDir + " where that holds one", "",
 			text(func(c *Config) *string { return &c.ModelDir })},
 		{"ASSETS_DIR", "folder that holds, in a folder a model, the gene lists of models in MODEL_DIR; empty means assets in MODEL_DIR where that is there, else /opt/ml/assets", "",
 			text(func(c *Config) *string { return &c.AssetsDir })},
@@ -168,7 +168,7 @@ func settings() []setting {
 			return nil
 		}},
 		{"DRAIN_LIMIT", "how long pending requests are still served after SIGTERM", "20s", duration(func(c *Config) *time.Duration { return &c.DrainLimit })},
-		{"SAGEMAKER_SAFE_PORT_RANGE", "first-last: the ports that the child may take beside PORT and METRICS_PORT; empty means any", "", readPortRange},
+		{"SAGEMAKER_SAFE_PORT_RANGE", "first-last: the ports that may be taken beside PORT; empty means any", "", readPortRange},
 		{"SAGEMAKER_RUNTIME_EMULATION", "true serves POST /endpoints/{name}/invocations as SageMaker's runtime does", "false", boolean(func(c *Config) *bool { return &c.RuntimeEmulation })},
 		{"LOG_LEVEL", "debug, info, warn or error", "info", func(c *Config, value string) error {
 			if c.LogLevel.UnmarshalText([]byte(value)) != nil {
@@ -189,23 +189,26 @@ var aliases = [...]struct{ alias, env string }{
 // line arguments, which win. Every wrong value is reported, not only the first.
 // It returns [flag.ErrHelp] after writing the usage when -h is among args.
 func ReadConfig(args []string, lookupEnv func(string) (string, bool), usage io.Writer) (*Config, error) {
-	type given struct{ value, from string }
+	type given struct {
+		value, from string
+		isDefault   bool
+	}
 	values := map[string]given{}
 	flags := flag.NewFlagSet("gateway serve", flag.ContinueOnError)
 	flags.SetOutput(usage)
 	flags.Usage = func() { writeUsage(usage) }
 	for _, s := range settings() {
-		values[s.env] = given{s.value, s.env}
+		values[s.env] = given{s.value, s.env, true}
 		for _, a := range aliases {
 			if v, ok := lookupEnv(a.alias); ok && v != "" && a.env == s.env {
-				values[s.env] = given{v, a.alias}
+				values[s.env] = given{v, a.alias, false}
 			}
 		}
 		if v, ok := lookupEnv(s.env); ok && v != "" {
-			values[s.env] = given{v, s.env}
+			values[s.env] = given{v, s.env, false}
 		}
 		flags.Func(s.flag(), s.usage, func(v string) error {
-			values[s.env] = given{v, "-" + s.flag()}
+			values[s.env] = given{v, "-" + s.flag(), false}
 			return nil
 		})
 	}
@@ -222,6 +225,9 @@ func ReadConfig(args []string, lookupEnv func(string) (string, bool), usage io.W
 		if err := s.read(c, v.value); err != nil {
 			mistakes = append(mistakes, fmt.Errorf("%s=%q: %w", v.from, v.value, err))
 		}
+	}
+	if c.SafePorts != (portRange{}) && values["METRICS_PORT"].isDefault {
+		c.MetricsPort = 0 // where containers share a network, another may have the usual one
 	}
 	if c.Port != 0 && c.Port == c.MetricsPort {
 		mistakes = append(mistakes, fmt.Errorf("PORT and METRICS_PORT are both %d: give one of them another port", c.Port))

@@ -51,14 +51,19 @@ type Gateway struct {
 // New makes a gateway of a configuration. It reads the models' specs, whose
 // mistakes it reports all at once, and connects to nothing yet. A model repository
 // that it has to make is removed when [Gateway.Serve] ends.
-func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
-	cfg, broken, built, err := makeRepository(cfg, log)
+func New(cfg *Config, log *slog.Logger) (_ *Gateway, err error) {
+	cfg, broken, built, err := makeRepository(cfg, defaultModelDir, log)
 	if err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(built))
+		}
+	}()
 	served, err := readModels(cfg, broken)
 	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(built))
+		return nil, err
 	}
 	g := &Gateway{
 		cfg:         cfg,
@@ -117,12 +122,13 @@ func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
 // could not start: a port is taken, Triton does not run, or a model's contract
 // is not the one that Triton has.
 func (g *Gateway) Serve(ctx context.Context) error {
+	defer g.release()
 	api, err := listen(g.cfg.Host, g.cfg.Port, "PORT")
 	if err != nil {
 		return err
 	}
 	defer api.Close()
-	admin, err := listen(g.cfg.Host, g.cfg.MetricsPort, "METRICS_PORT")
+	admin, err := g.cfg.SafePorts.listenMetrics(g.cfg.Host, g.cfg.MetricsPort)
 	if err != nil {
 		return err
 	}
@@ -135,14 +141,16 @@ func (g *Gateway) Serve(ctx context.Context) error {
 // any goroutine and any number of times: all but the first do nothing.
 func (g *Gateway) Shutdown() { g.stop() }
 
+// release gives back what New took.
+func (g *Gateway) release() {
+	_ = g.triton.Close() // nothing is in flight
+	if err := os.RemoveAll(g.built); err != nil {
+		g.log.Warn("the model repository could not be removed", "error", err)
+	}
+}
+
 // serve is Serve on listeners that are there.
 func (g *Gateway) serve(ctx context.Context, api, admin *net.TCPListener) error {
-	defer g.triton.Close()
-	defer func() {
-		if err := os.RemoveAll(g.built); err != nil {
-			g.log.Warn("the model repository could not be removed", "error", err)
-		}
-	}()
 	g.log.Info("listening", "port", portOf(api), "metrics_port", portOf(admin), "models", g.models.names)
 
 	// Whatever of these fails first ends the others through the context.

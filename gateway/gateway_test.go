@@ -117,7 +117,10 @@ func launch(t *testing.T, spec, config string, change func(*Config), before func
 	r.url = "http://" + api.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
-	go func() { r.ended <- r.serve(ctx, api, admin) }()
+	go func() {
+		defer r.release()
+		r.ended <- r.serve(ctx, api, admin)
+	}()
 	t.Cleanup(func() {
 		http.DefaultClient.CloseIdleConnections() // else they are waited for
 		cancel()

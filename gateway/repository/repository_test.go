@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -252,12 +253,14 @@ func TestBuildNamed(t *testing.T) {
 }
 
 func TestHolds(t *testing.T) {
-	specs := filepath.Join(testdata, "specs")
-	if !Holds(specs, modelDir(t, map[string]checkpointtest.Package{"h1_optimus_cls_token.pt2": {}})) {
-		t.Error("a folder with a checkpoint does not hold one")
+	other := modelDir(t, map[string]checkpointtest.Package{"other.pt2": {}})
+	for folder, want := range map[string]bool{other: true, t.TempDir(): false, "/nonexistent": false} {
+		if holds, err := Holds(folder); err != nil || holds != want {
+			t.Errorf("%s: %t, %v", folder, holds, err)
+		}
 	}
-	if Holds(specs, modelDir(t, map[string]checkpointtest.Package{"other.pt2": {}})) || Holds(specs, "/nonexistent") {
-		t.Error("a folder without a spec's checkpoint holds one")
+	if _, err := Holds(filepath.Join(other, "other.pt2")); err == nil {
+		t.Error("what is no folder holds nothing, and that is no error")
 	}
 }
 
@@ -346,17 +349,25 @@ func TestRebatch(t *testing.T) {
 	if result, err := Build(built, o); err != nil || result.Built() != 1 {
 		t.Fatalf("%+v, %v", result, err)
 	}
+	fixed := filepath.Join(t.TempDir(), "fixed")
+	o = options(modelDir(t, map[string]checkpointtest.Package{"m_optimus_prediction.pt2": {Metadata: strings.ReplaceAll(optimusMetadata, `"B"`, "4")}}))
+	if result, err := Build(fixed, o); err != nil || result.Built() != 1 {
+		t.Fatalf("%+v, %v", result, err)
+	}
 	wait := 7.5
 	for _, test := range []struct {
+		built string
 		size  int
 		wait  *float64
 		want  prep.Batching
 		delay uint64
 	}{
-		{3, nil, prep.Batching{MaxBatchSize: 3, MaxQueueDelayMS: 30}, 30000},
-		{0, &wait, prep.Batching{MaxBatchSize: 48, MaxQueueDelayMS: 7.5}, 7500},
+		{built, 3, nil, prep.Batching{MaxBatchSize: 3, MaxQueueDelayMS: 30}, 30000},
+		{built, 0, &wait, prep.Batching{MaxBatchSize: 48, MaxQueueDelayMS: 7.5}, 7500},
+		{fixed, 3, nil, prep.Batching{MaxBatchSize: 3, MaxQueueDelayMS: 30}, 30000},
+		{fixed, 48, nil, prep.Batching{MaxBatchSize: 4, MaxQueueDelayMS: 30}, 30000}, // no more than it was compiled for
 	} {
-		out := t.TempDir()
+		built, out := test.built, t.TempDir()
 		if err := Rebatch(out, built, nil, test.size, test.wait); err != nil {
 			t.Fatal(err)
 		}
@@ -381,7 +392,19 @@ func TestRebatch(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := os.Remove(filepath.Join(built, "m-optimus", "config.pbtxt")); err != nil {
+	path := filepath.Join(built, "m-optimus", "config.pbtxt")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = regexp.MustCompile(`string_value: *"0"`).ReplaceAll(text, []byte(`string_value: "x"`))
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Rebatch(t.TempDir(), built, nil, 3, nil); err == nil || !strings.Contains(err.Error(), `fixed_batch is "x"`) {
+		t.Errorf("a parameter that is no number: %v", err)
+	}
+	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
 	if err := Rebatch(t.TempDir(), built, nil, 3, nil); err == nil || !strings.Contains(err.Error(), "model m-optimus") {
