@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"histogate/prep"
@@ -196,7 +197,7 @@ func (h *health) bringUp(ctx context.Context) error {
 			return fmt.Errorf("a batch of %d: %w", rows, err)
 		}
 	}
-	l.warm, l.processes = true, h.child.backends(h.model.spec.Name)
+	l.warm = true
 	h.log.Info("model is ready", "load_ms", milliseconds(loading), "all_ms", milliseconds(time.Since(began)))
 	return nil
 }
@@ -204,7 +205,7 @@ func (h *health) bringUp(ctx context.Context) error {
 // load has Triton load the model, unless it is loaded, and returns how long that
 // took. One model is loaded at a time: on a machine that is busy a Triton that
 // starts several backends at once was seen to abort.
-func (h *health) load(ctx context.Context) (took time.Duration, err error) {
+func (h *health) load(ctx context.Context) (time.Duration, error) {
 	name := h.model.spec.Name
 	asking, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
@@ -217,14 +218,16 @@ func (h *health) load(ctx context.Context) (took time.Duration, err error) {
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
-	h.life.Store(newLife())
 	loading, cancel := context.WithTimeout(ctx, h.loadTimeout)
 	defer cancel()
-	began := time.Now()
+	began, old := time.Now(), h.child.backends(name) // one that still answers what it was sent before
 	if err := h.triton.LoadModel(loading, name); err != nil {
 		return 0, fmt.Errorf("%w: %w", errLoading, err)
 	}
-	return time.Since(began), nil
+	took, l := time.Since(began), newLife()
+	l.processes = slices.DeleteFunc(h.child.backends(name), func(pid int) bool { return slices.Contains(old, pid) })
+	h.life.Store(l)
+	return took, nil
 }
 
 // checkContract holds what Triton says of the loaded model against the spec.
@@ -286,7 +289,7 @@ func (h *health) watch(ctx context.Context) error {
 			if l.pulse.silence() > limit {
 				return errHung
 			}
-			if h.lost(l) {
+			if anyEnded(l.processes) {
 				return errGone
 			}
 			wanted = wanted || l.sinceSuccess() >= canaryEvery && (l.useless.Load() > 0 || !l.pulse.busy()) // else what is inside will tell
@@ -296,20 +299,6 @@ func (h *health) watch(ctx context.Context) error {
 			go func() { answer <- h.canary(ctx, l, 1, limit) }()
 		}
 	}
-}
-
-// lost tells whether one of the model's processes has ended and is not replaced, as
-// when somebody else loads the model again.
-func (h *health) lost(l *life) bool {
-	if !anyEnded(l.processes) {
-		return false
-	}
-	now := h.child.backends(h.model.spec.Name)
-	if len(now) < len(l.processes) {
-		return true
-	}
-	l.processes = now
-	return false
 }
 
 // canary runs one inference on rows of zeros, for every output of the model. One that
