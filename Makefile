@@ -32,6 +32,7 @@ test: build ## every test, those on the real Triton included
 	go vet ./...
 	$(TIED) tests/fuzz-briefly
 	exec $(TIED) go test -race -shuffle=on -p 1 -timeout 20m -exec '$(TIED)' ./...
+	@cat build/faults.txt # what became of each fault
 
 fuzz: FUZZ_MUTANTS ?= 200000
 fuzz: FUZZ_SEED ?= 1

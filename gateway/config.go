@@ -42,6 +42,8 @@ type Config struct {
 	TritonAddress      string        // host:port of the gRPC endpoint of a Triton that something else runs
 	SafePorts          portRange     // where the child's ports are, and that of /metrics
 	TritonStartTimeout time.Duration // from the start of a child until it must be live
+	TritonRestartLimit int           // of a child, within ten minutes
+	ModelLoadTimeout   time.Duration // of a model, and again of its first batches
 
 	RequestTimeout    time.Duration // from a request's headers to its answer
 	MaxInFlight       int           // requests admitted at once
@@ -139,6 +141,8 @@ func settings() []setting {
 			return nil
 		}},
 		{"TRITON_START_TIMEOUT", "how long the child may take until it is live", "60s", duration(func(c *Config) *time.Duration { return &c.TritonStartTimeout })},
+		{"TRITON_RESTART_LIMIT", "how often within ten minutes a child that ended is started again before the gateway ends too, with exit status 1", "10", atLeast(0, func(c *Config) *int { return &c.TritonRestartLimit })},
+		{"MODEL_LOAD_TIMEOUT", "how long a model may take to load, and again to answer its first batches", "5m", duration(func(c *Config) *time.Duration { return &c.ModelLoadTimeout })},
 		{"REQUEST_TIMEOUT", "how long a request may take from its headers to its answer", "25s", duration(func(c *Config) *time.Duration { return &c.RequestTimeout })},
 		{"MAX_IN_FLIGHT", "requests admitted at once", "1024", atLeast(1, func(c *Config) *int { return &c.MaxInFlight })},
 		{"MAX_IN_FLIGHT_BYTES", "size of the request bodies that are held at once", "536870912", atLeast(1, func(c *Config) *int { return &c.MaxInFlightBytes })},

@@ -26,9 +26,10 @@
 // Before the first of them, package repository makes a model repository of .pt2
 // checkpoints where there are some to serve (checkpoints.go).
 //
-// Beside the requests, health keeps every model loaded and knows whether it
-// answers (health.go), contract.go holds a model's spec against what Triton has,
-// child runs a Triton as a child process where that is configured (triton.go,
-// guard.go), sagemaker.go has what that platform asks beyond this, and on SIGTERM
-// drain answers what was accepted (drain.go).
+// Beside the requests, health knows of every model whether it answers (health.go)
+// and brings it back when it does not (heal.go, hang.go), contract.go holds a
+// model's spec against what Triton has, child runs a Triton as a child process
+// where that is configured (triton.go, guard.go), sagemaker.go has what that
+// platform asks beyond this, and on SIGTERM drain answers what was accepted
+// (drain.go).
 package gateway

@@ -79,7 +79,7 @@ func New(cfg *Config, log *slog.Logger) (_ *Gateway, err error) {
 	g.stopping, g.stop = context.WithCancel(context.Background())
 	var options tritonclient.Options
 	if cfg.TritonServer != "" {
-		g.child = &child{cfg: cfg, log: log, started: g.metrics.starts.Inc}
+		g.child = &child{cfg: cfg, log: log, metrics: g.metrics}
 		options.Dial = g.child.dial
 	}
 	if g.triton, err = tritonclient.New(cfg.TritonAddress, options); err != nil {
@@ -90,7 +90,7 @@ func New(cfg *Config, log *slog.Logger) (_ *Gateway, err error) {
 	}
 	loading := make(chan struct{}, 1)
 	for _, m := range served.list {
-		m.health = newHealth(m, g.triton, g.child, loading, g.metrics, log)
+		m.health = newHealth(m, g.triton, g.child, loading, cfg.ModelLoadTimeout, g.metrics, log)
 		g.metrics.parked(m.spec.Name, m.window.parked)
 		if m.preparer != nil && m.spec.TakesBulkRNA() {
 			g.metrics.rnaCache(m.spec.Name, m.preparer.RNACacheStats)
@@ -166,7 +166,11 @@ func (g *Gateway) serve(ctx context.Context, api, admin *net.TCPListener) error 
 		if g.child == nil {
 			return nil
 		}
-		return g.child.run(backend)
+		err := g.child.run(backend)
+		if err != nil {
+			g.cancelPending() // what waits will not be served
+		}
+		return err
 	})
 	for _, m := range g.models.list {
 		group.Go(func() error { return m.health.run(backend) }) // through the drain, as long as Triton

@@ -25,17 +25,8 @@ func writeAnswer(c *fiber.Ctx, as string, j *job, outputs []tritonclient.Tensor)
 	}
 	body, err := write(c.Response().SwapBody(nil)[:0], j, outputs)
 	c.Response().SwapBody(body)
-	if err != nil {
-		c.Response().Header.Del(headerShape)
-		return j.badOutput(err)
-	}
 	c.Set(fiber.HeaderContentType, as)
-	return nil
-}
-
-// badOutput is a model's answer that cannot be told: the shared stage's failure.
-func (j *job) badOutput(err error) error {
-	return &tritonclient.Error{Op: "ModelInfer", Model: j.model.spec.Name, Kind: tritonclient.BadOutput, Detail: err.Error()}
+	return err
 }
 
 // appendAnswer appends the JSON of an answer. Of a mode with two roles the
@@ -73,23 +64,15 @@ func appendArrays(body []byte, j *job, outputs []tritonclient.Tensor) (_ []byte,
 	return append(body, ']'), nil
 }
 
-// appendOutput makes of what the model gave what clients expect, and appends it.
 func appendOutput(body []byte, j *job, i int, outputs []tritonclient.Tensor) ([]byte, error) {
-	output := j.output(i)
-	if err := output.Transform(outputs[i].Data); err != nil {
-		return body, err
-	}
-	return output.AppendJSON(body, outputs[i].Data)
+	return j.output(i).AppendJSON(body, outputs[i].Data)
 }
 
 // appendFloats appends the answer in binary: the values of the mode's outputs, one
 // output after the other, as little-endian float32.
-func appendFloats(body []byte, j *job, outputs []tritonclient.Tensor) ([]byte, error) {
-	for i := range outputs {
-		if err := j.output(i).Transform(outputs[i].Data); err != nil {
-			return body, err
-		}
-		body = append(body, outputs[i].Data...)
+func appendFloats(body []byte, _ *job, outputs []tritonclient.Tensor) ([]byte, error) {
+	for _, output := range outputs {
+		body = append(body, output.Data...)
 	}
 	return body, nil
 }
