@@ -22,6 +22,8 @@ func (g *Gateway) routes() {
 	g.app.Get("/api/metadata/:model", g.metadata)
 	g.app.Post("/invocations", g.invocations)
 	g.app.Get("/ping", g.ping)
+	g.app.Get("/readyz", g.ping)
+	g.app.Get("/livez", live)
 	g.app.Get("/execution-parameters", g.executionParameters)
 	if g.cfg.RuntimeEmulation {
 		g.app.Post("/endpoints/:name/invocations", g.endpoint)
@@ -112,6 +114,9 @@ func (g *Gateway) ping(c *fiber.Ctx) error {
 	}
 	return nil
 }
+
+// live tells that this process answers, whatever becomes of the models.
+func live(*fiber.Ctx) error { return nil }
 
 type traceKey struct{}
 
