@@ -26,6 +26,9 @@ type Config struct {
 	MetricsPort int    // /metrics, and profiles; 0 takes a free port of SafePorts
 	PProf       bool   // profiles of this process, on MetricsPort
 
+	APIKeysFile             string // file of the keys that callers must have; none needed when empty
+	TLSCertFile, TLSKeyFile string // of the API, both or none; plain HTTP when empty
+
 	ModelRepository string   // folder with one sub-folder a model
 	Models          []string // names to serve, every model in the repository when empty
 	DefaultModel    string   // model of an /invocations body without model_name
@@ -83,8 +86,11 @@ func settings() []setting {
 	return []setting{
 		{"HOST", "address to listen on; empty means every interface", "", text(func(c *Config) *string { return &c.Host })},
 		{"PORT", "port of the API; 0 takes a free one", "8080", port(func(c *Config) *int { return &c.Port })},
-		{"PPROF", "true serves profiles of this process, under /debug/pprof/ on METRICS_PORT", "false", boolean(func(c *Config) *bool { return &c.PProf })},
 		{"METRICS_PORT", "port of /metrics; 0 takes a free one, and so does SAGEMAKER_SAFE_PORT_RANGE, of that range, where this is not set", "9090", port(func(c *Config) *int { return &c.MetricsPort })},
+		{"PPROF", "true serves profiles of this process, under /debug/pprof/ on METRICS_PORT", "false", boolean(func(c *Config) *bool { return &c.PProf })},
+		{"API_KEYS_FILE", "file of the API keys that callers must have one of, one a line; empty means that none is asked for", "", text(func(c *Config) *string { return &c.APIKeysFile })},
+		{"TLS_CERT_FILE", "PEM file of the API's certificate and those between it and its root; empty means plain HTTP", "", text(func(c *Config) *string { return &c.TLSCertFile })},
+		{"TLS_KEY_FILE", "PEM file of the certificate's private key", "", text(func(c *Config) *string { return &c.TLSKeyFile })},
 		{"MODEL_REPOSITORY", "folder that holds a folder for each model", "model_repository", text(func(c *Config) *string { return &c.ModelRepository })},
 		{"MODELS", "models to serve, separated by commas; empty means all in the repository", "", func(c *Config, value string) error {
 			c.Models = nil
@@ -235,6 +241,9 @@ func ReadConfig(args []string, lookupEnv func(string) (string, bool), usage io.W
 	}
 	if c.Port != 0 && c.Port == c.MetricsPort {
 		mistakes = append(mistakes, fmt.Errorf("PORT and METRICS_PORT are both %d: give one of them another port", c.Port))
+	}
+	if (c.TLSCertFile == "") != (c.TLSKeyFile == "") {
+		mistakes = append(mistakes, errors.New("one of TLS_CERT_FILE and TLS_KEY_FILE is set alone: set both, or none for plain HTTP"))
 	}
 	if c.MaxInFlightBytes < c.MaxBodyBytes {
 		mistakes = append(mistakes, fmt.Errorf("MAX_IN_FLIGHT_BYTES=%d is less than the %d of MAX_BODY_BYTES: no such body could ever be taken", c.MaxInFlightBytes, c.MaxBodyBytes))

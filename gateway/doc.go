@@ -30,6 +30,6 @@
 // and brings it back when it does not (heal.go, hang.go), contract.go holds a
 // model's spec against what Triton has, child runs a Triton as a child process
 // where that is configured (triton.go, guard.go), sagemaker.go has what that
-// platform asks beyond this, and on SIGTERM drain answers what was accepted
-// (drain.go).
+// platform asks beyond this, access.go and tls.go have the keys and the certificate
+// that a service may need, and on SIGTERM drain answers what was accepted (drain.go).
 package gateway

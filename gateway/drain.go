@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"log/slog"
@@ -53,6 +54,7 @@ func (g *Gateway) drain(api *listener) {
 // the kernel has accepted already, whose requests may be there in full.
 type listener struct {
 	*net.TCPListener
+	tls   *tls.Config // nil where HTTP is plain
 	log   *slog.Logger
 	ended chan struct{} // closed when Accept has returned [io.EOF]
 	until atomic.Pointer[time.Time]
@@ -75,7 +77,10 @@ func (l *listener) Accept() (net.Conn, error) {
 		c, err := l.AcceptTCP()
 		switch {
 		case err == nil:
-			return &conn{TCPConn: c}, nil
+			if l.tls != nil {
+				return &conn{Conn: tls.Server(c, l.tls), tcp: c}, nil
+			}
+			return &conn{Conn: c, tcp: c}, nil
 		case errors.Is(err, net.ErrClosed):
 			return nil, l.end()
 		case errors.Is(err, os.ErrDeadlineExceeded): // stopped meanwhile
@@ -118,11 +123,14 @@ func (l *listener) stop() {
 
 // conn is a connection of the API.
 type conn struct {
-	*net.TCPConn
+	net.Conn // what HTTP is spoken over: tcp, or TLS over that, with the handshake in the first read
+	tcp      *net.TCPConn
 	// heard is when the client last sent anything, in Unix nanoseconds; 0: never.
 	heard atomic.Int64
 	// mute has what is written go nowhere.
 	mute atomic.Bool
+	// clear is set where the client speaks plain HTTP and TLS is spoken here.
+	clear atomic.Bool
 	// linger has Close wait, within bounds, for what the client still sends.
 	// Closing a connection with unread data in it resets it, and a reset can
 	// overtake the answer that was just written. [Gateway.fail] sets it where a
@@ -131,17 +139,25 @@ type conn struct {
 }
 
 func (c *conn) Read(p []byte) (int, error) {
-	n, err := c.TCPConn.Read(p)
+	n, err := c.Conn.Read(p)
+	if record, ok := errors.AsType[tls.RecordHeaderError](err); ok && record.Conn != nil {
+		c.clear.Store(true) // it shall be told, in its own language
+		c.heard.Store(time.Now().UnixNano())
+		return 0, errNotTLS
+	}
 	if n > 0 {
 		c.heard.Store(time.Now().UnixNano())
 	}
 	return n, err
 }
 
+// errNotTLS is told to a client that speaks plain HTTP, as what it sent was not.
+var errNotTLS = errors.New("this port takes HTTPS; write https in the URL")
+
 // giveUpReading ends a read that has waited for the client for too long. It does
 // nothing to a request that has arrived: nobody reads then.
 func (c *conn) giveUpReading(after time.Duration) {
-	if time.Since(time.Unix(0, c.heard.Load())) >= after && c.peek() != unread {
+	if time.Since(time.Unix(0, c.heard.Load())) >= after && !c.unread() {
 		_ = c.SetReadDeadline(time.Unix(1, 0)) // the past; if it is closed, all the better
 	}
 }
@@ -150,7 +166,10 @@ func (c *conn) Write(p []byte) (int, error) {
 	if c.mute.Load() {
 		return len(p), nil
 	}
-	return c.TCPConn.Write(p)
+	if c.clear.Load() {
+		return c.tcp.Write(p)
+	}
+	return c.Conn.Write(p)
 }
 
 const (
@@ -160,10 +179,18 @@ const (
 
 // Close closes the connection, after a while where it has to linger.
 func (c *conn) Close() error {
-	if c.linger.CompareAndSwap(true, false) && c.CloseWrite() == nil && c.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
-		_, _ = io.CopyN(io.Discard, c.TCPConn, lingerBytes) // what it ends with does not matter
+	if c.linger.CompareAndSwap(true, false) && c.closeWrite() == nil && c.tcp.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
+		_, _ = io.CopyN(io.Discard, c.tcp, lingerBytes) // what it ends with does not matter
 	}
-	return c.TCPConn.Close()
+	return c.Conn.Close()
+}
+
+// closeWrite tells the client that nothing more comes.
+func (c *conn) closeWrite() error {
+	if secure, ok := c.Conn.(*tls.Conn); ok {
+		_ = secure.CloseWrite() // in the words of TLS first
+	}
+	return c.tcp.CloseWrite()
 }
 
 // presence tells whether a request's caller is still there. It may be asked
@@ -175,39 +202,29 @@ func presence(c *fiber.Ctx) func() bool {
 	return func() bool { return true }
 }
 
-// present is false when the client has closed the connection or reset it.
-func (c *conn) present() bool { return c.peek() != gone }
+// present is false when the client has closed the connection or reset it, whether or
+// not there is something left to read before that: the farewell of TLS, or a request
+// that nobody will read the answer to.
+func (c *conn) present() bool { return c.poll(unix.POLLRDHUP) == 0 }
 
-// incoming is what there is to read on a connection.
-type incoming int
+// unread tells whether something has arrived that nobody has read yet.
+func (c *conn) unread() bool { return c.poll(unix.POLLIN)&unix.POLLIN != 0 }
 
-const (
-	gone   incoming = iota // the connection is closed, on either side
-	unread                 // something that has not been read yet
-	nothing
-)
-
-// peek looks at what the client may have sent, and takes nothing of it.
-func (c *conn) peek() incoming {
-	raw, err := c.SyscallConn()
+// poll asks the kernel which of some events a connection is at, and whether it is
+// closed. It takes nothing of what the client has sent.
+func (c *conn) poll(events int16) int16 {
+	raw, err := c.tcp.SyscallConn()
 	if err != nil {
-		return gone
+		return unix.POLLHUP
 	}
-	var n int
+	at := []unix.PollFd{{Events: events}}
 	if raw.Control(func(fd uintptr) {
-		var next [1]byte
-		n, _, err = unix.Recvfrom(int(fd), next[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		at[0].Fd = int32(fd)
+		_, _ = unix.Poll(at, 0) // where that fails it is at none
 	}) != nil {
-		return gone
+		return unix.POLLHUP // closed on this side
 	}
-	switch {
-	case n > 0:
-		return unread
-	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
-		return nothing
-	default:
-		return gone
-	}
+	return at[0].Revents
 }
 
 // connections knows every open connection of the API and whether a request is
@@ -244,7 +261,7 @@ func (s *connections) wait(end time.Time, quiet, halfSent time.Duration) bool {
 				if time.Since(began) >= halfSent {
 					c.giveUpReading(halfSent)
 				}
-			case time.Since(began) >= quiet && time.Since(since) >= quiet && c.peek() != unread:
+			case time.Since(began) >= quiet && time.Since(since) >= quiet && !c.unread():
 				_ = c.Close() // its goroutine notices and reports it closed
 			}
 		}

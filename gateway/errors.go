@@ -20,6 +20,7 @@ type Code string
 
 // The codes of the gateway itself and of the shared stage.
 const (
+	CodeUnauthorized         Code = "unauthorized"
 	CodeNotFound             Code = "not_found"
 	CodeUnknownModel         Code = "unknown_model"
 	CodeMethodNotAllowed     Code = "method_not_allowed"
@@ -125,6 +126,8 @@ func answerFor(code Code, detail string) answer {
 	a := answer{code: code, detail: detail}
 	fixed := ""
 	switch code {
+	case CodeUnauthorized:
+		a.status = http.StatusUnauthorized
 	case CodeNotFound, CodeUnknownModel:
 		a.status = http.StatusNotFound
 	case CodeMethodNotAllowed:

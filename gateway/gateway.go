@@ -38,6 +38,9 @@ type Gateway struct {
 	bodies    *bodies
 	app       *fiber.App
 
+	keys        *keys        // nil where no key is asked for
+	certificate *certificate // nil where HTTP is plain
+
 	connections connections
 	draining    atomic.Bool
 	// stopping ends when Shutdown is called.
@@ -52,6 +55,10 @@ type Gateway struct {
 // mistakes it reports all at once, and connects to nothing yet. A model repository
 // that it has to make is removed when [Gateway.Serve] ends.
 func New(cfg *Config, log *slog.Logger) (_ *Gateway, err error) {
+	keys, certificate, err := readAccess(cfg)
+	if err != nil {
+		return nil, err
+	}
 	cfg, broken, built, err := makeRepository(cfg, defaultModelDir, log)
 	if err != nil {
 		return nil, err
@@ -71,6 +78,8 @@ func New(cfg *Config, log *slog.Logger) (_ *Gateway, err error) {
 		log:         log,
 		models:      served,
 		admission:   newAdmission(cfg.MaxInFlight, cfg.PreprocessWorkers, cfg.MaxInFlightBytes),
+		keys:        keys,
+		certificate: certificate,
 		connections: connections{quiet: map[net.Conn]time.Time{}},
 	}
 	g.bodies = &bodies{limit: cfg.MaxBodyBytes, admission: g.admission}
@@ -178,6 +187,9 @@ func (g *Gateway) serve(ctx context.Context, api, admin *net.TCPListener) error 
 	metricsServer := &http.Server{Handler: g.admin(), ReadHeaderTimeout: 5 * time.Second}
 	group.Go(func() error { return ignoreClosed(metricsServer.Serve(admin)) })
 	stoppable := newListener(api, g.log)
+	if g.certificate != nil {
+		stoppable.tls = g.certificate.config()
+	}
 	group.Go(func() error { return g.app.Listener(stoppable) })
 	group.Go(func() error {
 		<-running.Done()

@@ -23,7 +23,7 @@ import (
 )
 
 func TestHygiene(t *testing.T) {
-	const limit, timeout = 9 << 20, time.Second
+	const limit, timeout = 9 << 20, 2 * time.Second
 	r := run(t, func(c *Config) {
 		c.MaxBodyBytes, c.MaxInFlightBytes, c.RequestTimeout = limit, limit, timeout
 	})
@@ -51,6 +51,12 @@ func (r *running) send(t *testing.T, text string) net.Conn {
 	if _, err := io.WriteString(conn, text); err != nil {
 		t.Fatal(err)
 	}
+	return conn
+}
+
+// half closes the writing half of a connection, so that the other side ends.
+func half(conn net.Conn) net.Conn {
+	_ = conn.(*net.TCPConn).CloseWrite()
 	return conn
 }
 

@@ -166,6 +166,9 @@ func (g *Gateway) fail(c *fiber.Ctx, err error) error {
 	if a.retryAfter > 0 {
 		c.Set(fiber.HeaderRetryAfter, strconv.Itoa(a.retryAfter))
 	}
+	if a.code == CodeUnauthorized {
+		c.Set(fiber.HeaderWWWAuthenticate, "Bearer")
+	}
 	f := failure{a.detail, a.detail, a.code, t.id, a.retryAfter}
 	if t.runtime {
 		return modelError(c, f, a.status)

@@ -6,6 +6,7 @@ package hygiene
 
 import (
 	"bufio"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -21,6 +23,7 @@ import (
 // Target is a gateway under test.
 type Target struct {
 	Address   string        // host:port of the API
+	TLS       *tls.Config   // nil where it speaks plain HTTP
 	Model     string        // one that is served, to ask for its metadata
 	BodyLimit int           // MAX_BODY_BYTES, and MAX_IN_FLIGHT_BYTES
 	Timeout   time.Duration // REQUEST_TIMEOUT
@@ -28,18 +31,29 @@ type Target struct {
 
 // Run runs the table and what does not fit into it.
 func (g Target) Run(t *testing.T) {
-	t.Run("table", func(t *testing.T) {
-		for _, r := range g.table() {
-			t.Run(r.name, func(t *testing.T) {
-				if r.stall || r.after != "" {
-					t.Parallel() // each takes the whole time-out
-				}
-				g.exchange(t, r)
-			})
-		}
-	})
+	t.Run("table", g.runTable)
 	t.Run("a request in two parts, cut at every byte", g.cutAnywhere)
 	t.Run("a body for which there is no room", g.noRoom)
+}
+
+// runTable runs the rows one by one, and those that take the whole time-out meanwhile.
+func (g Target) runTable(t *testing.T) {
+	rows := g.table()
+	slow := make([]error, len(rows))
+	var running sync.WaitGroup
+	for i, r := range rows {
+		if r.stall || r.after != "" {
+			running.Go(func() { slow[i] = g.exchange(r) })
+		} else if err := g.exchange(r); err != nil {
+			t.Errorf("%s: %v", r.name, err)
+		}
+	}
+	running.Wait()
+	for i, err := range slow {
+		if err != nil {
+			t.Errorf("%s: %v", rows[i].name, err)
+		}
+	}
 }
 
 // body is that of a request which costs no inference.
@@ -48,86 +62,93 @@ func (g Target) body() string {
 }
 
 // exchange sends a row and holds what comes back against it.
-func (g Target) exchange(t *testing.T, r row) {
-	conn := g.dial(t)
+func (g Target) exchange(r row) error {
+	conn, err := g.dial()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
 	if !r.stall {
 		r.send += last
 	}
 	if r.after != "" {
 		if _, err := io.WriteString(conn, r.after); err != nil {
-			t.Fatal(err)
+			return err
 		}
 		time.Sleep(g.Timeout + g.Timeout/5)
 	}
 	// Like most clients this one reads only when it has sent all.
 	if _, err := io.WriteString(conn, r.send); err != nil {
-		t.Errorf("it could not be sent: %v", err)
+		return fmt.Errorf("it could not be sent: %w", err)
 	}
-	g.read(t, conn, r)
+	return read(conn, r)
 }
 
 // read reads all the answers to a row.
-func (g Target) read(t *testing.T, conn net.Conn, r row) {
+func read(conn net.Conn, r row) error {
 	answers := bufio.NewReader(conn)
 	var got []int
 	code, closes := "", false
 	for {
-		response, err := http.ReadResponse(answers, nil)
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) && answers.Buffered() == 0 {
+		if _, err := answers.Peek(1); errors.Is(err, io.EOF) {
 			break
 		}
+		response, err := http.ReadResponse(answers, nil)
 		if err != nil {
-			t.Fatalf("after %v: %v", got, err)
+			return fmt.Errorf("after %v: %w", got, err)
 		}
 		text, err := io.ReadAll(response.Body)
 		_ = response.Body.Close()
 		if err != nil {
-			t.Fatalf("the answer of status %d: %v", response.StatusCode, err)
+			return fmt.Errorf("after %v: %w", got, err)
 		}
 		got = append(got, response.StatusCode)
 		closes = response.Close
-		if failure := failureOf(t, response, text); code == "" {
-			code = failure
+		failed, err := failureOf(response, text)
+		if err != nil {
+			return err
+		}
+		if code == "" {
+			code = failed
 		}
 	}
 	if !slices.Equal(got, r.want) || code != r.code {
-		t.Errorf("answers %v with code %q; want %v, %q", got, code, r.want, r.code)
+		return fmt.Errorf("answers %v with code %q; want %v, %q", got, code, r.want, r.code)
 	}
 	if !closes {
-		t.Error("the last answer does not say that the connection is closed")
+		return errors.New("the last answer does not say that the connection is closed")
 	}
+	return nil
 }
 
 // failureOf is the code of a failure, whose form is looked at, and of anything else
 // nothing.
-func failureOf(t *testing.T, response *http.Response, text []byte) string {
+func failureOf(response *http.Response, text []byte) (string, error) {
 	if response.StatusCode < 400 {
-		return ""
+		return "", nil
 	}
 	var failure struct {
 		Detail, Code string
 		RequestID    string `json:"request_id"`
 	}
 	if err := json.Unmarshal(text, &failure); err != nil {
-		t.Errorf("a failure that is not JSON: %s", text)
+		return "", fmt.Errorf("a failure that is not JSON: %s", text)
 	}
 	if failure.Detail == "" || failure.RequestID == "" || failure.RequestID != response.Header.Get("X-Request-Id") {
-		t.Errorf("X-Request-Id is %q in %s", response.Header.Get("X-Request-Id"), text)
+		return "", fmt.Errorf("X-Request-Id is %q in %s", response.Header.Get("X-Request-Id"), text)
 	}
-	return failure.Code
+	return failure.Code, nil
 }
 
-func (g Target) dial(t *testing.T) net.Conn {
-	t.Helper()
+func (g Target) dial() (net.Conn, error) {
 	conn, err := net.Dial("tcp", g.Address)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(g.Timeout + 10*time.Second)); err != nil {
-		t.Fatal(err)
+	if g.TLS != nil {
+		conn = tls.Client(conn, g.TLS)
 	}
-	return conn
+	return conn, conn.SetDeadline(time.Now().Add(2*g.Timeout + 10*time.Second))
 }
 
 // cutAnywhere sends requests in two parts each. The second follows when the first has
@@ -138,7 +159,11 @@ func (g Target) cutAnywhere(t *testing.T) {
 		"of a declared length": post("Content-Length: "+fmt.Sprint(len(body)), body),
 		"chunked":              post("Transfer-Encoding: chunked", chunked(50, body)),
 	} {
-		conn := g.dial(t)
+		conn, err := g.dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
 		answers := bufio.NewReader(conn)
 		for i := 1; i < len(request); i++ {
 			for _, part := range []string{request[:i], request[i:]} {
@@ -164,7 +189,11 @@ func (g Target) cutAnywhere(t *testing.T) {
 // so, early by the gateway's lights, but in a way that its client can read; and what
 // is slow to arrive keeps nobody else from being served.
 func (g Target) noRoom(t *testing.T) {
-	holder := g.dial(t)
+	holder, err := g.dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Close()
 	size := g.BodyLimit - 4<<10
 	part := strings.Repeat("x", 16<<10)
 	if _, err := io.WriteString(holder, post("Content-Length: "+fmt.Sprint(size), part)); err != nil {
@@ -177,7 +206,11 @@ func (g Target) noRoom(t *testing.T) {
 		{name: "chunked", send: post("Transfer-Encoding: chunked", chunked(100_000, large)), want: []int{503, ok}, code: "busy"},
 		{name: "small", send: post("Content-Length: "+fmt.Sprint(len(g.body())), g.body()), want: []int{ok, ok}},
 	} {
-		t.Run(r.name, func(t *testing.T) { g.exchange(t, r) })
+		if err := g.exchange(r); err != nil {
+			t.Errorf("%s: %v", r.name, err)
+		}
 	}
-	g.read(t, holder, row{want: []int{408}, code: "request_timeout"})
+	if err := read(holder, row{want: []int{408}, code: "request_timeout"}); err != nil {
+		t.Errorf("the one that holds it: %v", err)
+	}
 }
