@@ -64,12 +64,6 @@ type Config struct {
 	LogLevel slog.Level
 }
 
-// The bounds of package prep on a spec's batching.
-const (
-	maxBatchSize   = 1024
-	maxBatchWaitMS = 1000
-)
-
 // setting is one thing an operator can set, by an environment variable or by
 // the flag of the same name in lower case with dashes.
 type setting struct {
@@ -120,8 +114,8 @@ func settings() []setting {
 				return nil
 			}
 			n, err := strconv.Atoi(value)
-			if err != nil || n < 1 || n > maxBatchSize {
-				return fmt.Errorf("must be a whole number from 1 to %d", maxBatchSize)
+			if err != nil || n < 1 || n > prep.MaxBatchSize {
+				return fmt.Errorf("must be a whole number from 1 to %d", prep.MaxBatchSize)
 			}
 			c.BatchMaxSize = n
 			return nil
@@ -131,8 +125,8 @@ func settings() []setting {
 				return nil
 			}
 			ms, err := strconv.ParseFloat(value, 64)
-			if err != nil || !(ms >= 0 && ms <= maxBatchWaitMS) {
-				return fmt.Errorf("must be a number from 0 to %d", maxBatchWaitMS)
+			if err != nil || !(ms >= 0 && ms <= prep.MaxQueueDelayMS) {
+				return fmt.Errorf("must be a number from 0 to %d", prep.MaxQueueDelayMS)
 			}
 			c.BatchMaxWaitMS = &ms
 			return nil
