@@ -10,10 +10,10 @@ LINTER   := $(CACHE)/bin/golangci-lint-$(GOLANGCI)/golangci-lint
 TIED := setpriv --pdeathsig TERM
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test test-pt2 fuzz storm lint generate setup build
+.PHONY: help demo serve test test-deploy test-pt2 fuzz storm lint generate setup build
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: build ## start the stack, send it a real H&E tile, show what came back, stop
 	go build -o build/demo ./tests/demo
@@ -31,7 +31,14 @@ serve: build ## the stack in the foreground, on PORT (8080) and METRICS_PORT (90
 test: build ## every test, those on the real Triton included
 	go vet ./...
 	$(TIED) tests/fuzz-briefly
+	$(TIED) $(MAKE) --no-print-directory test-deploy
 	exec $(TIED) go test -race -shuffle=on -p 1 -timeout 20m -exec '$(TIED)' ./...
+	@cat build/faults.txt # what became of each fault
+
+# A module of its own, whose tests read what is outside it: no result is kept.
+test-deploy: build ## what an operator is given: compose, images, Kubernetes, SageMaker
+	cd tests/deploy && go vet ./...
+	cd tests/deploy && exec $(TIED) go test -count=1 -timeout 10m -exec '$(TIED)' ./...
 
 fuzz: FUZZ_MUTANTS ?= 200000
 fuzz: FUZZ_SEED ?= 1
@@ -47,6 +54,7 @@ storm: build ## 20,000 requests at a real stack, a third of them malformed
 
 lint: setup $(LINTER) ## golangci-lint (gofmt included), ruff, shellcheck
 	$(LINTER) run ./...
+	cd tests/deploy && $(LINTER) run ./...
 	build/tools/bin/ruff check --quiet .
 	build/tools/bin/ruff format --check --quiet .
 	git grep -lE '^#!.*(bash|sh)$$' | xargs shellcheck

@@ -1,9 +1,11 @@
+# The gateway, for a Triton beside it that runs in a container of its own. Debian 12 as
+# on the machines of the tests: its decoders give what those hold against Pillow.
 FROM golang:1.26-bookworm AS build
 WORKDIR /src
 COPY deploy/apt-packages deploy/
-# Headers and compilers: the list of deploy/setup, which is for this same Debian.
+# Of the list of deploy/setup what the compiler needs.
 RUN apt-get update && \
-    sed 's/#.*//' deploy/apt-packages | xargs apt-get install -y --no-install-recommends && \
+    awk '/# (cgo|prep\/raster)/ {print $1}' deploy/apt-packages | xargs apt-get install -y --no-install-recommends && \
     rm -rf /var/lib/apt/lists/*
 COPY go.mod go.sum ./
 RUN go mod download
@@ -13,13 +15,19 @@ COPY tritonclient tritonclient
 RUN go build -trimpath -o /gateway ./gateway/cmd/gateway
 
 FROM debian:bookworm-slim
-# The libraries that the headers above belong to; curl for the health check.
-RUN apt-get update && apt-get install -y --no-install-recommends \
-      curl libdeflate0 libjpeg62-turbo libvips42 libwebp7 libwebpdemux2 && \
+# Each library that the binary is linked to, and nothing else.
+RUN apt-get update && \
+    apt-get install -y --no-install-recommends \
+      libdeflate0 libglib2.0-0 libjpeg62-turbo libtiff6 libvips42 libwebp7 libwebpdemux2 zlib1g && \
     rm -rf /var/lib/apt/lists/*
 COPY --from=build /gateway /usr/local/bin/gateway
+# For `gateway repository build`. The folder holds specs alone, by .dockerignore.
+COPY model_repository /opt/histogate/model_repository
 ENV MODEL_REPOSITORY=/models
-USER nobody
+# nobody, as a number: Kubernetes cannot tell from a name that it is not root.
+USER 65534:65534
 EXPOSE 8080 9090
+# Alive, not ready: one that waits for its models must not be replaced.
+HEALTHCHECK --interval=10s --timeout=3s --start-period=10s CMD ["gateway", "health", "/livez"]
 ENTRYPOINT ["gateway"]
 CMD ["serve"]

@@ -23,7 +23,11 @@ import (
 type Config struct {
 	Host        string // address to listen on, all interfaces when empty
 	Port        int    // the API; 0 takes a free port
-	MetricsPort int    // /metrics alone; 0 takes a free port of SafePorts
+	MetricsPort int    // /metrics, and profiles; 0 takes a free port of SafePorts
+	PProf       bool   // profiles of this process, on MetricsPort
+
+	APIKeysFile             string // file of the keys that callers must have; none needed when empty
+	TLSCertFile, TLSKeyFile string // of the API, both or none; plain HTTP when empty
 
 	ModelRepository string   // folder with one sub-folder a model
 	Models          []string // names to serve, every model in the repository when empty
@@ -41,6 +45,8 @@ type Config struct {
 	TritonAddress      string        // host:port of the gRPC endpoint of a Triton that something else runs
 	SafePorts          portRange     // where the child's ports are, and that of /metrics
 	TritonStartTimeout time.Duration // from the start of a child until it must be live
+	TritonRestartLimit int           // of a child, within ten minutes
+	ModelLoadTimeout   time.Duration // of a model, and again of its first batches
 
 	RequestTimeout    time.Duration // from a request's headers to its answer
 	MaxInFlight       int           // requests admitted at once
@@ -50,6 +56,7 @@ type Config struct {
 	PreprocessWorkers int           // requests in stage 1 at once
 	ImageFormats      []raster.Format
 	RNACacheBytes     int           // of prepared bulk RNA vectors, per model; 0 for none
+	DrainDelay        time.Duration // from SIGTERM until no new connection is taken
 	DrainLimit        time.Duration // from SIGTERM until what is pending is cancelled
 
 	RuntimeEmulation bool // answer as SageMaker's runtime does, on its own route
@@ -74,6 +81,10 @@ func settings() []setting {
 		{"HOST", "address to listen on; empty means every interface", "", text(func(c *Config) *string { return &c.Host })},
 		{"PORT", "port of the API; 0 takes a free one", "8080", port(func(c *Config) *int { return &c.Port })},
 		{"METRICS_PORT", "port of /metrics; 0 takes a free one, and so does SAGEMAKER_SAFE_PORT_RANGE, of that range, where this is not set", "9090", port(func(c *Config) *int { return &c.MetricsPort })},
+		{"PPROF", "true serves profiles of this process, under /debug/pprof/ on METRICS_PORT", "false", boolean(func(c *Config) *bool { return &c.PProf })},
+		{"API_KEYS_FILE", "file of the API keys that callers must have one of, one a line; empty means that none is asked for", "", text(func(c *Config) *string { return &c.APIKeysFile })},
+		{"TLS_CERT_FILE", "PEM file of the API's certificate and those between it and its root; empty means plain HTTP", "", text(func(c *Config) *string { return &c.TLSCertFile })},
+		{"TLS_KEY_FILE", "PEM file of the certificate's private key", "", text(func(c *Config) *string { return &c.TLSKeyFile })},
 		{"MODEL_REPOSITORY", "folder that holds a folder for each model", "model_repository", text(func(c *Config) *string { return &c.ModelRepository })},
 		{"MODELS", "models to serve, separated by commas; empty means all in the repository", "", func(c *Config, value string) error {
 			c.Models = nil
@@ -130,6 +141,8 @@ func settings() []setting {
 			return nil
 		}},
 		{"TRITON_START_TIMEOUT", "how long the child may take until it is live", "60s", duration(func(c *Config) *time.Duration { return &c.TritonStartTimeout })},
+		{"TRITON_RESTART_LIMIT", "how often within ten minutes a child that ended is started again before the gateway ends too, with exit status 1", "10", atLeast(0, func(c *Config) *int { return &c.TritonRestartLimit })},
+		{"MODEL_LOAD_TIMEOUT", "how long a model may take to load, and again to answer its first batches", "5m", duration(func(c *Config) *time.Duration { return &c.ModelLoadTimeout })},
 		{"REQUEST_TIMEOUT", "how long a request may take from its headers to its answer", "25s", duration(func(c *Config) *time.Duration { return &c.RequestTimeout })},
 		{"MAX_IN_FLIGHT", "requests admitted at once", "1024", atLeast(1, func(c *Config) *int { return &c.MaxInFlight })},
 		{"MAX_IN_FLIGHT_BYTES", "size of the request bodies that are held at once", "536870912", atLeast(1, func(c *Config) *int { return &c.MaxInFlightBytes })},
@@ -152,14 +165,15 @@ func settings() []setting {
 			return nil
 		}},
 		{"RNA_CACHE_BYTES", "memory for bulk RNA vectors that come again, per model; 0 switches it off", strconv.Itoa(prep.DefaultRNACacheBytes), atLeast(0, func(c *Config) *int { return &c.RNACacheBytes })},
-		{"DRAIN_LIMIT", "how long pending requests are still served after SIGTERM", "20s", duration(func(c *Config) *time.Duration { return &c.DrainLimit })},
-		{"SAGEMAKER_SAFE_PORT_RANGE", "first-last: the ports that may be taken beside PORT; empty means any", "", readPortRange},
-		{"SAGEMAKER_RUNTIME_EMULATION", "true serves POST /endpoints/{name}/invocations as SageMaker's runtime does", "false", func(c *Config, value string) (err error) {
-			if c.RuntimeEmulation, err = strconv.ParseBool(value); err != nil {
-				return errors.New("must be true or false")
+		{"DRAIN_DELAY", "how long new connections are still taken after SIGTERM, when /ping and /readyz say no already", "0s", func(c *Config, value string) (err error) {
+			if c.DrainDelay, err = time.ParseDuration(value); err != nil || c.DrainDelay < 0 {
+				return errors.New(`must be a duration, such as "5s", or 0`)
 			}
 			return nil
 		}},
+		{"DRAIN_LIMIT", "how long pending requests are still served after SIGTERM", "20s", duration(func(c *Config) *time.Duration { return &c.DrainLimit })},
+		{"SAGEMAKER_SAFE_PORT_RANGE", "first-last: the ports that may be taken beside PORT; empty means any", "", readPortRange},
+		{"SAGEMAKER_RUNTIME_EMULATION", "true serves POST /endpoints/{name}/invocations as SageMaker's runtime does", "false", boolean(func(c *Config) *bool { return &c.RuntimeEmulation })},
 		{"LOG_LEVEL", "debug, info, warn or error", "info", func(c *Config, value string) error {
 			if c.LogLevel.UnmarshalText([]byte(value)) != nil {
 				return errors.New("must be debug, info, warn or error")
@@ -222,8 +236,14 @@ func ReadConfig(args []string, lookupEnv func(string) (string, bool), usage io.W
 	if c.Port != 0 && c.Port == c.MetricsPort {
 		mistakes = append(mistakes, fmt.Errorf("PORT and METRICS_PORT are both %d: give one of them another port", c.Port))
 	}
+	if (c.TLSCertFile == "") != (c.TLSKeyFile == "") {
+		mistakes = append(mistakes, errors.New("one of TLS_CERT_FILE and TLS_KEY_FILE is set alone: set both, or none for plain HTTP"))
+	}
 	if c.MaxInFlightBytes < c.MaxBodyBytes {
 		mistakes = append(mistakes, fmt.Errorf("MAX_IN_FLIGHT_BYTES=%d is less than the %d of MAX_BODY_BYTES: no such body could ever be taken", c.MaxInFlightBytes, c.MaxBodyBytes))
+	}
+	if c.DrainDelay >= c.DrainLimit {
+		mistakes = append(mistakes, fmt.Errorf("DRAIN_DELAY=%s is not less than the %s of DRAIN_LIMIT, both from SIGTERM on: nothing could be answered in between", c.DrainDelay, c.DrainLimit))
 	}
 	return c, errors.Join(mistakes...)
 }
@@ -242,6 +262,15 @@ func writeUsage(w io.Writer) {
 func text(field func(*Config) *string) func(*Config, string) error {
 	return func(c *Config, value string) error {
 		*field(c) = value
+		return nil
+	}
+}
+
+func boolean(field func(*Config) *bool) func(*Config, string) error {
+	return func(c *Config, value string) (err error) {
+		if *field(c), err = strconv.ParseBool(value); err != nil {
+			return errors.New("must be true or false")
+		}
 		return nil
 	}
 }

@@ -45,7 +45,7 @@ dynamic_batching { max_queue_delay_microseconds: 1500 }
 )
 
 // repository writes a repository with the one model "small".
-func repository(t *testing.T, spec, config string) string {
+func repository(t testing.TB, spec, config string) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "small"), 0o755); err != nil {
@@ -218,6 +218,14 @@ func (b *lockedBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buf.Write(p)
+}
+
+// take is what was written since it was last taken.
+func (b *lockedBuffer) take() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer b.buf.Reset()
+	return b.buf.String()
 }
 
 func (b *lockedBuffer) String() string {

@@ -23,8 +23,11 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == "repository" {
 		os.Exit(repository.Command(context.Background(), os.Args[2:], os.LookupEnv, os.Stdout, os.Stderr))
 	}
+	if len(os.Args) > 1 && os.Args[1] == "health" {
+		os.Exit(health(os.Args[2:], os.LookupEnv, os.Stderr))
+	}
 	if len(os.Args) < 2 || os.Args[1] != "serve" {
-		fmt.Fprintln(os.Stderr, "usage: gateway serve [flags]\n       gateway repository build|check [flags]\n\n"+
+		fmt.Fprintln(os.Stderr, "usage: gateway serve [flags]\n       gateway health [PATH]\n       gateway repository build|check [flags]\n\n"+
 			"-h lists the flags of each.")
 		os.Exit(2)
 	}
@@ -37,11 +40,11 @@ func main() {
 		os.Exit(2)
 	}
 	log := slog.New(slog.NewJSONHandler(os.Stdout, &slog.HandlerOptions{Level: cfg.LogLevel}))
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	defer stop()
+	// The signals are not given back: a second one does nothing, however late it comes.
+	ctx, _ := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	if err := serve(ctx, cfg, log); err != nil {
 		log.Error("cannot serve", "error", err)
-		os.Exit(1) //nolint:gocritic // the signals need no restoring when the process ends
+		os.Exit(1)
 	}
 }
 
@@ -52,6 +55,15 @@ func serve(ctx context.Context, cfg *gateway.Config, log *slog.Logger) error {
 	}
 	if err != nil {
 		return err
+	}
+	if cfg.APIKeysFile != "" || cfg.TLSCertFile != "" { // else SIGHUP is a terminal that was closed
+		hangups := make(chan os.Signal, 1)
+		signal.Notify(hangups, syscall.SIGHUP)
+		go func() {
+			for range hangups {
+				g.Reload()
+			}
+		}()
 	}
 	return g.Serve(ctx)
 }
