@@ -338,52 +338,6 @@ func TestOutputIsBounded(t *testing.T) {
 	}
 }
 
-func TestCommand(t *testing.T) {
-	_, other := machine(t)
-	good := modelDir(t, map[string]checkpointtest.Package{"h1_optimus_cls_token.pt2": {Metadata: h1Metadata, SMs: []byte{90}}})
-	bad := modelDir(t, map[string]checkpointtest.Package{"h1_optimus_cls_token.pt2": {Machine: other}, "tissue_seg_aoti.pt2": {}})
-	specs, assets := filepath.Join(testdata, "specs"), filepath.Join(testdata, "assets")
-	t.Setenv("PATH", t.TempDir()) // no nvidia-smi
-	for _, test := range []struct {
-		name   string
-		args   []string
-		env    map[string]string
-		code   int
-		stdout []string
-		stderr string
-	}{
-		{name: "nothing", code: 2, stderr: "usage:"},
-		{name: "no folder", args: []string{"check", "-specs", specs}, code: 2, stderr: "usage:"},
-		{name: "no out", args: []string{"build", "-specs", specs, "-model-dir", good}, code: 2, stderr: "usage:"},
-		{name: "help", args: []string{"check", "-h"}, code: 0, stderr: "-target-sm"},
-		{name: "bad variable", args: []string{"check"}, env: map[string]string{"BATCH_MAX_SIZE": "x"}, code: 2, stderr: `BATCH_MAX_SIZE="x"`},
-		{name: "bad SM", args: []string{"check", "-specs", specs, "-model-dir", good, "-target-sm", "x"}, code: 2, stderr: "must be an SM version"},
-		{name: "good", args: []string{"check", "-specs", specs, "-model-dir", good, "-assets-dir", assets}, code: 0,
-			stdout: []string{"h1", "good", "on the GPU, batches of up to 48", "tissue-seg", "left out", "not checked", "nvidia-smi is not installed"}},
-		{name: "by the environment", args: []string{"check"}, env: map[string]string{"MODEL_DIR": good, "MODEL_REPOSITORY": specs, "BATCH_MAX_SIZE": "7", "TARGET_SM": "90"},
-			code: 0, stdout: []string{"batches of up to 7"}},
-		{name: "bad", args: []string{"check", "-specs", specs, "-model-dir", bad}, code: 1,
-			stdout: []string{"WRONG", "h1_optimus_cls_token.pt2 is built for", "tissue-seg", "it has no metadata"}},
-		{name: "empty", args: []string{"check", "-specs", specs, "-model-dir", t.TempDir()}, code: 1, stdout: []string{"no spec names a checkpoint"}},
-		{name: "not there", args: []string{"check", "-specs", specs, "-model-dir", "/nonexistent"}, code: 1, stderr: "no such file"},
-		{name: "build", args: []string{"build", "-specs", specs, "-model-dir", good, "-out", t.TempDir()}, code: 0, stdout: []string{"good"}},
-	} {
-		var stdout, stderr strings.Builder
-		lookup := func(name string) (string, bool) { v, ok := test.env[name]; return v, ok }
-		if code := Command(t.Context(), test.args, lookup, &stdout, &stderr); code != test.code {
-			t.Errorf("%s: exit code %d, %s%s", test.name, code, &stdout, &stderr)
-		}
-		for _, want := range test.stdout {
-			if !strings.Contains(stdout.String(), want) {
-				t.Errorf("%s: %q is not in\n%s", test.name, want, &stdout)
-			}
-		}
-		if !strings.Contains(stderr.String(), test.stderr) {
-			t.Errorf("%s: %q is not in\n%s", test.name, test.stderr, &stderr)
-		}
-	}
-}
-
 // A repository with other batches: the rest is what it was, and links to it.
 func TestRebatch(t *testing.T) {
 	built := filepath.Join(t.TempDir(), "built")
