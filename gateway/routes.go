@@ -150,9 +150,6 @@ func (g *Gateway) observe(c *fiber.Ctx) (err error) {
 		if cause := recover(); cause != nil {
 			err = g.fail(c, &panicError{cause, debug.Stack()})
 		}
-		if g.draining.Load() { // what came before the drain too
-			c.Response().SetConnectionClose()
-		}
 	}()
 	err = c.Next()
 	if route := c.Route(); route.Path != "/" { // that of this middleware: nothing matched
