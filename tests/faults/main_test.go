@@ -155,10 +155,15 @@ func (b *bench) learn(t *testing.T) {
 	}
 }
 
-// ask writes one of the files by which the backend is told what to do.
+// ask writes one of the files by which the backend is told what to do. It appears with
+// its text: the backend may look at any time.
 func (b *bench) ask(t *testing.T, file, text string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(b.folder, file), []byte(text), 0o644); err != nil {
+	path := filepath.Join(b.folder, file)
+	if err := os.WriteFile(path+".new", []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
 		t.Fatal(err)
 	}
 }
