@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -213,17 +214,56 @@ func TestForward(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	for name, call := range map[string]func() ([]Result, error){
-		"an unknown model": func() ([]Result, error) { return r.Forward(t.Context(), "nope", prep.Embedding, nil) },
-		"a mode it lacks":  func() ([]Result, error) { return r.Forward(t.Context(), "small", "nope", nil) },
-		"too many": func() ([]Result, error) {
-			return r.Forward(t.Context(), "small", prep.Embedding, slices.Repeat([]*prep.Request{raw}, 4))
-		},
-		"a context's end": func() ([]Result, error) { return r.Forward(ended, "small", prep.Embedding, []*prep.Request{raw}) },
+	failing := func(context.Context, *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
+		return nil, status.Error(codes.Internal, inside)
+	}
+	for _, test := range []struct {
+		name  string
+		ctx   context.Context
+		model string
+		mode  prep.Mode
+		tiles int
+		infer func(context.Context, *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error)
+
+		status int
+		code   Code
+		named  string
+		cause  error // that can be found in it
+	}{
+		{name: "an unknown model", model: "nope", mode: prep.Embedding, status: 404, code: CodeUnknownModel, named: "small"},
+		{name: "a mode it lacks", model: "small", mode: "nope", status: 400, code: Code(prep.UnsupportedMode), named: "embedding"},
+		{name: "too many", model: "small", mode: prep.Embedding, tiles: 4, status: 400, code: Code(prep.InvalidRequest), named: "4 tiles"},
+		{name: "a context's end", ctx: ended, model: "small", mode: prep.Embedding, tiles: 1, status: 499, code: CodeCallerGone, named: "gone", cause: context.Canceled},
+		{name: "a batch that fails", model: "small", mode: prep.Embedding, tiles: 1, infer: failing, status: 503, code: CodeForwardFailed, named: "send it again"},
 	} {
-		if results, err := call(); err == nil {
-			t.Errorf("%s: %v", name, results)
+		if test.ctx == nil {
+			test.ctx = t.Context()
 		}
+		if test.infer != nil {
+			r.answerCallers(test.infer)
+		}
+		results, err := r.Forward(test.ctx, test.model, test.mode, slices.Repeat([]*prep.Request{raw}, test.tiles))
+		failed, ok := errors.AsType[*Error](err)
+		if !ok || results != nil || failed.Code != test.code || (failed.RetryAfter == time.Second) != (test.status == 503) {
+			t.Errorf("%s: %v, %+v", test.name, results, err)
+			continue
+		}
+		if !strings.Contains(err.Error(), test.named) || strings.Contains(err.Error(), "secret") || test.cause != nil && !errors.Is(err, test.cause) {
+			t.Errorf("%s: %v does not say %q, or tells what is inside", test.name, err, test.named)
+		}
+		model := ""
+		if test.model == "small" {
+			model = "small"
+		}
+		if n := testutil.ToFloat64(r.metrics.requests.WithLabelValues("Forward", model, strconv.Itoa(test.status), string(test.code))); n != 1 {
+			t.Errorf("%s: counted %v times", test.name, n)
+		}
+	}
+	if n := testutil.ToFloat64(r.metrics.requests.WithLabelValues("Forward", "small", "200", "")); n != 2 {
+		t.Errorf("%v calls counted that went well", n)
+	}
+	if n := testutil.ToFloat64(r.metrics.tiles.WithLabelValues("small", string(prep.InvalidImage))); n != 1 {
+		t.Errorf("%v tiles counted that failed alone", n)
 	}
 	if n := len(r.admission.inFlight); n != 0 {
 		t.Errorf("%d places are not given back", n)

@@ -53,13 +53,14 @@ type Gateway struct {
 
 // New makes a gateway of a configuration. It reads the models' specs, whose
 // mistakes it reports all at once, and connects to nothing yet. A model repository
-// that it has to make is removed when [Gateway.Serve] ends.
-func New(cfg *Config, log *slog.Logger) (_ *Gateway, err error) {
+// that it has to make is removed when [Gateway.Serve] ends. The context is for the
+// making alone.
+func New(ctx context.Context, cfg *Config, log *slog.Logger) (_ *Gateway, err error) {
 	keys, certificate, err := readAccess(cfg)
 	if err != nil {
 		return nil, err
 	}
-	cfg, broken, built, err := makeRepository(cfg, defaultModelDir, log)
+	cfg, broken, built, err := makeRepository(ctx, cfg, defaultModelDir, log)
 	if err != nil {
 		return nil, err
 	}

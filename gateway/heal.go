@@ -248,6 +248,7 @@ func (h *health) checkContract(ctx context.Context) error {
 	); err != nil {
 		return err
 	}
+	h.model.window.resize(places(config)) // only Triton knows how many GPUs there are
 	server, err := h.triton.ServerMetadata(ctx)
 	if err == nil {
 		h.metrics.connected(server.Version)

@@ -114,11 +114,13 @@ func readModel(cfg *Config, folder, name string) (*model, error) {
 }
 
 // places is how many requests of a model are inside Triton at once: two full
-// batches for each of its instances, one that runs and one that gathers.
+// batches for each of its instances, one that runs and one that gathers. A group has
+// its instances on each of its GPUs; which those are, where the configuration does not
+// say, Triton tells of a loaded model.
 func places(config *kserve.ModelConfig) int {
 	instances := 0
 	for _, group := range config.InstanceGroup {
-		instances += int(max(group.Count, 1))
+		instances += int(max(group.Count, 1)) * max(len(group.Gpus), 1)
 	}
 	return 2 * int(config.MaxBatchSize) * max(instances, 1)
 }

@@ -31,10 +31,10 @@ const MetadataName = "model_metadata.json"
 type Package struct {
 	File     string    // its file's name, without the folder
 	Metadata *Metadata // nil where it has none
-	// CPUs are the kinds of processor of its shared objects, GPUs the SM
+	// CPUs are the kinds of processor of its shared objects, SMs the SM
 	// versions of its cubins (90 for sm_90), each once and in order.
 	CPUs []CPU
-	GPUs []int
+	SMs  []int
 	// CUDA tells that it runs on a GPU. A package can do so without cubins, when
 	// all its work is done by libraries.
 	CUDA bool
@@ -97,7 +97,7 @@ func inspect(a *archive) (*Package, error) {
 		return nil, errors.New("holds no compiled code (.so): it is not a package of AOTInductor")
 	}
 	slices.Sort(p.CPUs)
-	slices.Sort(p.GPUs)
+	slices.Sort(p.SMs)
 	return p, nil
 }
 
@@ -117,16 +117,26 @@ func (p *Package) CheckCPU(goarch string) error {
 }
 
 // CheckGPU refuses a package whose GPU code was compiled for another SM version
-// than one of the given, which come from source. A cubin of a lower minor
-// version could still run; it is refused as well, for an export that fits is as
-// easily made and the kernels in it are tuned.
+// than one of the given, which come from source: Triton would run it on each of them.
+// A cubin of a lower minor version could still run; it is refused as well, for an
+// export that fits is as easily made and the kernels in it are tuned.
 func (p *Package) CheckGPU(targets []int, source string) error {
-	for _, built := range p.GPUs {
-		for _, here := range targets {
-			if built != here {
-				return fmt.Errorf("%s is built for sm_%d and %s says sm_%d; export it anew on a GPU of sm_%d",
-					p.File, built, source, here, here)
-			}
+	for _, built := range p.SMs {
+		if !slices.ContainsFunc(targets, func(here int) bool { return here != built }) {
+			continue
+		}
+		names := make([]string, len(targets))
+		for i, here := range targets {
+			names[i] = fmt.Sprintf("sm_%d", here)
+		}
+		said := fmt.Sprintf("%s is built for sm_%d and %s says %s", p.File, built, source, strings.Join(names, " and "))
+		switch {
+		case len(targets) == 1:
+			return fmt.Errorf("%s; export it anew on a GPU of %s", said, names[0])
+		case slices.Contains(targets, built):
+			return fmt.Errorf("%s; leave Triton the GPUs of sm_%d alone (CUDA_VISIBLE_DEVICES) and set TARGET_SM=%d", said, built, built)
+		default:
+			return fmt.Errorf("%s; export it anew on one of these, leave Triton the GPUs of that kind alone (CUDA_VISIBLE_DEVICES) and set TARGET_SM to it", said)
 		}
 	}
 	return nil

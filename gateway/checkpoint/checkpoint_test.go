@@ -37,7 +37,7 @@ func TestRead(t *testing.T) {
 	}
 	batch := Dim{Name: "batch"}
 	want := &Package{
-		File: "m.pt2", CPUs: []CPU{X86}, GPUs: []int{80, 90}, CUDA: true,
+		File: "m.pt2", CPUs: []CPU{X86}, SMs: []int{80, 90}, CUDA: true,
 		Metadata: &Metadata{
 			Inputs: Tensors{ // in the order of the text
 				{Name: "tile", Shape: []Dim{batch, {Size: 3}, {Size: 224}, {Size: 224}}, DType: "float16"},
@@ -64,7 +64,7 @@ func TestReadSMVersions(t *testing.T) {
 	} {
 		data := checkpointtest.Zip(t, [2]string{"a.so", string(checkpointtest.ELF(elf.EM_X86_64, 0, 0))},
 			[2]string{"a.cubin", string(checkpointtest.ELF(190, test.abi, test.flags))})
-		if p, err := Read(file(t, data)); err != nil || !reflect.DeepEqual(p.GPUs, []int{test.want}) {
+		if p, err := Read(file(t, data)); err != nil || !reflect.DeepEqual(p.SMs, []int{test.want}) {
 			t.Errorf("ABI %d, flags %#x: %+v, %v; want sm_%d", test.abi, test.flags, p, err, test.want)
 		}
 	}
@@ -74,13 +74,13 @@ func TestReadSMVersions(t *testing.T) {
 func TestReadDevice(t *testing.T) {
 	object := [2]string{"a.so", string(checkpointtest.ELF(elf.EM_AARCH64, 0, 0))}
 	p, err := Read(file(t, checkpointtest.Zip(t, object, [2]string{"a.wrapper_metadata.json", `{"AOTI_DEVICE_KEY": "cuda"}`})))
-	if err != nil || !p.CUDA || p.GPUs != nil || p.Metadata != nil || p.CPUs[0] != ARM64 {
+	if err != nil || !p.CUDA || p.SMs != nil || p.Metadata != nil || p.CPUs[0] != ARM64 {
 		t.Errorf("%+v, %v", p, err)
 	}
 }
 
 func TestChecks(t *testing.T) {
-	p := &Package{File: "m.pt2", CPUs: []CPU{ARM64}, GPUs: []int{80}}
+	p := &Package{File: "m.pt2", CPUs: []CPU{ARM64}, SMs: []int{80}}
 	for name, test := range map[string]struct {
 		err  error
 		want string
@@ -90,7 +90,9 @@ func TestChecks(t *testing.T) {
 		"unknown CPU":   {p.CheckCPU("riscv64"), "<nil>"},
 		"same GPU":      {p.CheckGPU([]int{80}, "TARGET_SM"), "<nil>"},
 		"other GPU":     {p.CheckGPU([]int{90}, "TARGET_SM"), "m.pt2 is built for sm_80 and TARGET_SM says sm_90; export it anew on a GPU of sm_90"},
-		"one GPU of 2":  {p.CheckGPU([]int{80, 86}, "nvidia-smi"), "m.pt2 is built for sm_80 and nvidia-smi says sm_86; export it anew on a GPU of sm_86"},
+		"one GPU of 2":  {p.CheckGPU([]int{80, 86}, "nvidia-smi"), "m.pt2 is built for sm_80 and nvidia-smi says sm_80 and sm_86; leave Triton the GPUs of sm_80 alone (CUDA_VISIBLE_DEVICES) and set TARGET_SM=80"},
+		"second of 2":   {p.CheckGPU([]int{75, 80}, "nvidia-smi"), "m.pt2 is built for sm_80 and nvidia-smi says sm_75 and sm_80; leave Triton the GPUs of sm_80 alone (CUDA_VISIBLE_DEVICES) and set TARGET_SM=80"},
+		"neither of 2":  {p.CheckGPU([]int{75, 90}, "nvidia-smi"), "m.pt2 is built for sm_80 and nvidia-smi says sm_75 and sm_90; export it anew on one of these, leave Triton the GPUs of that kind alone (CUDA_VISIBLE_DEVICES) and set TARGET_SM to it"},
 		"GPU not known": {p.CheckGPU(nil, ""), "<nil>"},
 		"no GPU code":   {(&Package{}).CheckGPU([]int{90}, "TARGET_SM"), "<nil>"},
 	} {
