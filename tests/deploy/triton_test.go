@@ -63,10 +63,14 @@ func tile(t *testing.T, model string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	body, err := json.Marshal(map[string]any{
-		"model_name": model, "mode": "embedding", "slide_name": "S1", "x": 0, "y": 0, "width": 224, "height": 224,
+	fields := map[string]any{
+		"mode": "embedding", "slide_name": "S1", "x": 0, "y": 0, "width": 224, "height": 224,
 		"patch_idx": 0, "image_data": base64.StdEncoding.EncodeToString(data),
-	})
+	}
+	if model != "" { // else it is DEFAULT_MODEL's
+		fields["model_name"] = model
+	}
+	body, err := json.Marshal(fields)
 	if err != nil {
 		t.Fatal(err)
 	}
