@@ -33,6 +33,7 @@ test: build ## every test, those on the real Triton included
 	$(TIED) tests/fuzz-briefly
 	$(TIED) $(MAKE) --no-print-directory test-deploy
 	exec $(TIED) go test -race -shuffle=on -p 1 -timeout 20m -exec '$(TIED)' ./...
+	@cat build/faults.txt # what became of each fault
 
 # A module of its own, whose tests read what is outside it: no result is kept.
 test-deploy: build ## what an operator is given: compose, images, Kubernetes, SageMaker

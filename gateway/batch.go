@@ -200,7 +200,7 @@ func appendBatch(body []byte, outcomes []outcome) (_ []byte, err error) {
 			continue
 		}
 		if body, err = appendAnswer(body, o.job, o.outputs); err != nil {
-			return body, o.job.badOutput(err)
+			return body, err
 		}
 	}
 	return append(body, `]}`...), nil
@@ -251,9 +251,6 @@ func (g *Gateway) Forward(ctx context.Context, model string, mode prep.Mode, req
 	for i, o := range outcomes {
 		results[i].Err = o.err
 		for k := range o.outputs {
-			if err := o.job.output(k).Transform(o.outputs[k].Data); err != nil {
-				return nil, o.job.badOutput(err)
-			}
 			into := [...]*[]float32{&results[i].Output, &results[i].Embedding}[k]
 			*into = floats(o.outputs[k].Data)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/bytebufferpool"
+	"github.com/valyala/fasthttp"
 )
 
 // bodies reads request bodies into pooled memory.
@@ -62,25 +63,37 @@ func (b *body) fill(length int, stream io.Reader) error {
 		return readError(err)
 	}
 	// A chunked body: its length is known only when it has ended.
-	if err := b.grow(max(cap(b.B), firstChunked)); err != nil {
-		return err
-	}
 	for {
-		if len(b.B) == cap(b.B) {
-			if err := b.grow(2 * cap(b.B)); err != nil {
+		if len(b.B) == b.owner.limit {
+			return b.end(stream)
+		}
+		if len(b.B) == b.reserved {
+			if err := b.grow(min(max(2*b.reserved, firstChunked), b.owner.limit)); err != nil {
 				return err
 			}
 		}
-		n, err := stream.Read(b.B[len(b.B):cap(b.B)])
+		n, err := stream.Read(b.B[len(b.B):b.reserved])
 		b.B = b.B[:len(b.B)+n]
 		switch {
-		case len(b.B) > b.owner.limit:
-			return b.owner.tooLarge()
 		case err == io.EOF:
 			return nil
 		case err != nil:
 			return readError(err)
 		}
+	}
+}
+
+// end is for a chunked body of the largest size, which has to end here.
+func (b *body) end(stream io.Reader) error {
+	var more [1]byte
+	_, err := io.ReadFull(stream, more[:])
+	switch {
+	case err == nil:
+		return b.owner.tooLarge()
+	case errors.Is(err, io.EOF):
+		return nil
+	default:
+		return readError(err)
 	}
 }
 
@@ -103,14 +116,28 @@ func (b *bodies) tooLarge() error {
 	return refuse(CodeBodyTooLarge, "the body is larger than the %d bytes that are taken", b.limit)
 }
 
-// discard reads what is left of a body that will not be looked at. A client
-// reads the answer only when it has sent its body: answering before that and
-// closing reaches it as a reset connection, without the answer. It costs no
-// memory, and its time is bounded by the connection's read deadline.
-func (b *bodies) discard(c *fiber.Ctx) {
-	if stream := c.Context().RequestBodyStream(); stream != nil {
-		// A failure here only means that there is nobody left to be answered.
-		_, _ = io.Copy(io.Discard, stream)
+// discardTimes is how many times the largest body is read of one that is not looked
+// at, before its client is told so all the same.
+const discardTimes = 4
+
+// discard reads what is left of a body that will not be looked at, and tells whether
+// that was all of it. A client reads the answer only when it has sent its body:
+// answering before that and closing reaches it as a reset connection, without the
+// answer. It costs no memory; its time is bounded by the connection's read deadline.
+func (b *bodies) discard(ctx *fasthttp.RequestCtx) bool {
+	stream := ctx.RequestBodyStream()
+	if stream == nil {
+		return true
+	}
+	_, err := io.CopyN(io.Discard, stream, discardTimes*int64(b.limit))
+	return errors.Is(err, io.EOF)
+}
+
+// endChunked sees to what follows a chunked body: nothing is read after one with
+// trailers, whose end, unlike that of the headers, cannot be looked at as it came.
+func (b *bodies) endChunked(ctx *fasthttp.RequestCtx) {
+	if !b.discard(ctx) || len(ctx.Request.Header.PeekTrailerKeys()) > 0 {
+		ctx.SetConnectionClose()
 	}
 }
 

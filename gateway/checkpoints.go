@@ -18,8 +18,10 @@ const defaultModelDir = "/opt/ml/model"
 // checkpoints in MODEL_DIR, where there are some, or of MODEL_REPOSITORY with other
 // batches, where those are set. It returns the configuration that serves it, by name
 // the models that could not be built, and the folder that was made, which is the
-// caller's to remove. With nothing to make it returns cfg alone.
-func makeRepository(cfg *Config, log *slog.Logger) (_ *Config, broken map[string]modelrepo.Model, folder string, err error) {
+// caller's to remove. With nothing to make it returns cfg alone. The checkpoints of
+// otherwise are served where MODEL_DIR is not set; one that no spec names is then as
+// much a mistake as there.
+func makeRepository(cfg *Config, otherwise string, log *slog.Logger) (_ *Config, broken map[string]modelrepo.Model, folder string, err error) {
 	served, rebatch := *cfg, cfg.BatchMaxSize > 0 || cfg.BatchMaxWaitMS != nil
 	if cfg.TritonServer == "" {
 		if cfg.ModelDir != "" || rebatch {
@@ -28,8 +30,14 @@ func makeRepository(cfg *Config, log *slog.Logger) (_ *Config, broken map[string
 		}
 		return cfg, nil, "", err
 	}
-	if served.ModelDir == "" && modelrepo.Holds(cfg.ModelRepository, defaultModelDir) {
-		served.ModelDir = defaultModelDir
+	if served.ModelDir == "" {
+		there, err := modelrepo.Holds(otherwise)
+		if err != nil {
+			return nil, nil, "", fmt.Errorf("checkpoints are looked for in %s, as MODEL_DIR is not set: %w", otherwise, err)
+		}
+		if there {
+			served.ModelDir = otherwise
+		}
 	}
 	if served.ModelDir == "" && !rebatch {
 		return cfg, nil, "", nil
@@ -70,10 +78,16 @@ func build(folder string, cfg *Config, log *slog.Logger) (names []string, broken
 		return nil, nil, fmt.Errorf("MODEL_DIR=%q: %w", cfg.ModelDir, err)
 	}
 	if len(result.Models) == 0 {
-		return nil, nil, fmt.Errorf("MODEL_DIR=%q holds no checkpoint that a spec in MODEL_REPOSITORY=%q names in its field checkpoint",
-			cfg.ModelDir, cfg.ModelRepository)
+		err = fmt.Errorf("MODEL_DIR=%q holds no checkpoint that a spec in MODEL_REPOSITORY=%q names in its field checkpoint", cfg.ModelDir, cfg.ModelRepository)
+		if result.Unknown != nil {
+			err = fmt.Errorf("%w, but %q: rename the file, or name it in a spec", err, result.Unknown)
+		}
+		return nil, nil, err
 	}
-	log.Info("models are made from checkpoints", "folder", cfg.ModelDir, "built", result.Built(), "left_out", result.LeftOut, "named_by_no_spec", result.Unknown)
+	log.Info("models are made from checkpoints", "folder", cfg.ModelDir, "built", result.Built(), "left_out", result.LeftOut)
+	if result.Unknown != nil {
+		log.Warn("checkpoints are not served: no spec in MODEL_REPOSITORY names them in its field checkpoint", "folder", cfg.ModelDir, "files", result.Unknown)
+	}
 	broken = map[string]modelrepo.Model{}
 	for _, m := range result.Models {
 		names = append(names, m.Spec.Name)

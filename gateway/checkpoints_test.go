@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"histogate/gateway/checkpoint/checkpointtest"
 )
@@ -97,6 +98,53 @@ func TestServeCheckpoints(t *testing.T) {
 	}
 }
 
+// Where MODEL_DIR is not set, whatever lies in the folder that platforms put models
+// into is served or refused as if it was: stand-ins never come in its stead.
+func TestDefaultModelDir(t *testing.T) {
+	cfg := checkpointConfig(t)
+	folder := cfg.ModelDir
+	cfg.ModelDir = ""
+	file := func(name string) string { return filepath.Join(folder, name) }
+	try := func(cfg *Config) (*Config, string, error) {
+		log := new(lockedBuffer)
+		served, _, _, err := makeRepository(cfg, folder, slog.New(slog.NewJSONHandler(log, nil)))
+		return served, log.String(), err
+	}
+	checkpointtest.Package{}.Write(t, file("h1.pt2"))
+	if served, log, err := try(cfg); err != nil || served.ModelDir != folder || !slices.Equal(served.Models, []string{"h1", "m-optimus"}) ||
+		!strings.Contains(log, `"level":"WARN"`) || !strings.Contains(log, `"files":["h1.pt2"]`) {
+		t.Errorf("%+v, %v, log:\n%s", served, err, log)
+	}
+	for _, name := range []string{"h1_optimus_cls_token.pt2", "m_optimus_prediction.pt2"} {
+		if err := os.Remove(file(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := try(cfg); err == nil || !strings.Contains(err.Error(), `no checkpoint that a spec in MODEL_REPOSITORY=`) || !strings.Contains(err.Error(), `but ["h1.pt2"]`) {
+		t.Errorf("a checkpoint under another name: %v", err)
+	}
+	wrong := *cfg
+	wrong.ModelRepository = t.TempDir()
+	if _, _, err := try(&wrong); err == nil || !strings.Contains(err.Error(), "holds no folder with a spec.yaml") {
+		t.Errorf("no specs: %v", err)
+	}
+	if err := os.Remove(file("h1.pt2")); err != nil {
+		t.Fatal(err)
+	}
+	if served, _, err := try(cfg); err != nil || served != cfg {
+		t.Errorf("an empty folder: %+v, %v", served, err)
+	}
+	if err := os.Remove(folder); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(folder, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := try(cfg); err == nil || !strings.Contains(err.Error(), "as MODEL_DIR is not set") {
+		t.Errorf("what is no folder: %v", err)
+	}
+}
+
 // What was built is removed with the end of the service, and when it does not
 // come to that.
 func TestBuiltRepositoryIsRemoved(t *testing.T) {
@@ -108,29 +156,20 @@ func TestBuiltRepositoryIsRemoved(t *testing.T) {
 		}
 		return len(entries)
 	}
-	g, err := New(cfg, slog.New(slog.DiscardHandler))
+	cfg.Host, cfg.Port, cfg.MetricsPort = "127.0.0.1", 0, 0
+	log := new(lockedBuffer)
+	g, err := New(cfg, slog.New(slog.NewJSONHandler(log, nil)))
 	if err != nil || made() != 1 {
 		t.Fatalf("%d folders, %v", made(), err)
 	}
 	g.child = nil // a test's process cannot be the guard of one
-	api, err := listen("127.0.0.1", 0, "PORT")
-	if err != nil {
-		t.Fatal(err)
-	}
-	admin, err := listen("127.0.0.1", 0, "METRICS_PORT")
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
 	ended := make(chan error, 1)
-	go func() { ended <- g.serve(ctx, api, admin) }()
-	response, err := http.Get("http://" + api.Addr().String() + "/ping")
-	if err != nil {
-		t.Fatal(err)
+	go func() { ended <- g.Serve(ctx) }()
+	for !strings.Contains(log.String(), `"msg":"listening"`) {
+		time.Sleep(time.Millisecond)
 	}
-	response.Body.Close()
-	http.DefaultClient.CloseIdleConnections() // else they are waited for
 	if made() != 1 {
 		t.Error("removed while it is served")
 	}
@@ -138,9 +177,33 @@ func TestBuiltRepositoryIsRemoved(t *testing.T) {
 	if err := <-ended; err != nil || made() != 0 {
 		t.Errorf("%d folders are left after %v", made(), err)
 	}
-	cfg.DefaultModel = "tissue-seg"
-	if _, err := New(cfg, slog.New(slog.DiscardHandler)); err == nil || made() != 0 {
-		t.Errorf("%d folders are left after %v", made(), err)
+	taken, err := listen("127.0.0.1", 0, "PORT")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for name, change := range map[string]func(c *Config){
+		"PORT=":         func(c *Config) { c.Port = portOf(taken) },
+		"METRICS_PORT=": func(c *Config) { c.MetricsPort = portOf(taken) },
+	} {
+		cfg := *cfg
+		change(&cfg)
+		if g, err = New(&cfg, slog.New(slog.DiscardHandler)); err != nil || made() != 1 {
+			t.Fatalf("%d folders, %v", made(), err)
+		}
+		if err := g.Serve(t.Context()); err == nil || !strings.Contains(err.Error(), name) || made() != 0 {
+			t.Errorf("%s is taken: %d folders are left after %v", name, made(), err)
+		}
+	}
+	for name, change := range map[string]func(c *Config){
+		"DEFAULT_MODEL":  func(c *Config) { c.DefaultModel = "tissue-seg" },
+		"TRITON_ADDRESS": func(c *Config) { c.TritonAddress = "%zz:1" },
+	} {
+		cfg := *cfg
+		change(&cfg)
+		if _, err := New(&cfg, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), name) || made() != 0 {
+			t.Errorf("%s is wrong: %d folders are left after %v", name, made(), err)
+		}
 	}
 }
 

@@ -23,7 +23,11 @@ import (
 type Config struct {
 	Host        string // address to listen on, all interfaces when empty
 	Port        int    // the API; 0 takes a free port
-	MetricsPort int    // /metrics alone; 0 takes a free port
+	MetricsPort int    // /metrics, and profiles; 0 takes a free port of SafePorts
+	PProf       bool   // profiles of this process, on MetricsPort
+
+	APIKeysFile             string // file of the keys that callers must have; none needed when empty
+	TLSCertFile, TLSKeyFile string // of the API, both or none; plain HTTP when empty
 
 	ModelRepository string   // folder with one sub-folder a model
 	Models          []string // names to serve, every model in the repository when empty
@@ -39,8 +43,10 @@ type Config struct {
 	TritonServer       string        // tritonserver to run as a child; none when empty
 	TritonBackends     string        // the child's backend directory
 	TritonAddress      string        // host:port of the gRPC endpoint of a Triton that something else runs
-	SafePorts          portRange     // where the child's ports are
+	SafePorts          portRange     // where the child's ports are, and that of /metrics
 	TritonStartTimeout time.Duration // from the start of a child until it must be live
+	TritonRestartLimit int           // of a child, within ten minutes
+	ModelLoadTimeout   time.Duration // of a model, and again of its first batches
 
 	RequestTimeout    time.Duration // from a request's headers to its answer
 	MaxInFlight       int           // requests admitted at once
@@ -50,18 +56,13 @@ type Config struct {
 	PreprocessWorkers int           // requests in stage 1 at once
 	ImageFormats      []raster.Format
 	RNACacheBytes     int           // of prepared bulk RNA vectors, per model; 0 for none
+	DrainDelay        time.Duration // from SIGTERM until no new connection is taken
 	DrainLimit        time.Duration // from SIGTERM until what is pending is cancelled
 
 	RuntimeEmulation bool // answer as SageMaker's runtime does, on its own route
 
 	LogLevel slog.Level
 }
-
-// The bounds of package prep on a spec's batching.
-const (
-	maxBatchSize   = 1024
-	maxBatchWaitMS = 1000
-)
 
 // setting is one thing an operator can set, by an environment variable or by
 // the flag of the same name in lower case with dashes.
@@ -79,7 +80,11 @@ func settings() []setting {
 	return []setting{
 		{"HOST", "address to listen on; empty means every interface", "", text(func(c *Config) *string { return &c.Host })},
 		{"PORT", "port of the API; 0 takes a free one", "8080", port(func(c *Config) *int { return &c.Port })},
-		{"METRICS_PORT", "port of /metrics; 0 takes a free one", "9090", port(func(c *Config) *int { return &c.MetricsPort })},
+		{"METRICS_PORT", "port of /metrics; 0 takes a free one, and so does SAGEMAKER_SAFE_PORT_RANGE, of that range, where this is not set", "9090", port(func(c *Config) *int { return &c.MetricsPort })},
+		{"PPROF", "true serves profiles of this process, under /debug/pprof/ on METRICS_PORT", "false", boolean(func(c *Config) *bool { return &c.PProf })},
+		{"API_KEYS_FILE", "file of the API keys that callers must have one of, one a line; empty means that none is asked for", "", text(func(c *Config) *string { return &c.APIKeysFile })},
+		{"TLS_CERT_FILE", "PEM file of the API's certificate and those between it and its root; empty means plain HTTP", "", text(func(c *Config) *string { return &c.TLSCertFile })},
+		{"TLS_KEY_FILE", "PEM file of the certificate's private key", "", text(func(c *Config) *string { return &c.TLSKeyFile })},
 		{"MODEL_REPOSITORY", "folder that holds a folder for each model", "model_repository", text(func(c *Config) *string { return &c.ModelRepository })},
 		{"MODELS", "models to serve, separated by commas; empty means all in the repository", "", func(c *Config, value string) error {
 			c.Models = nil
@@ -92,7 +97,7 @@ func settings() []setting {
 		}},
 		{"DEFAULT_MODEL", "model of a request to /invocations that names none", "", text(func(c *Config) *string { return &c.DefaultModel })},
 		{"PING_MODE", "models that /ping waits for: all, any, or names separated by commas", pingAll, text(func(c *Config) *string { return &c.PingMode })},
-		{"MODEL_DIR", "folder of .pt2 checkpoints to serve by the specs in MODEL_REPOSITORY; empty means " + defaultModelDir + " where that holds one that a spec names", "",
+		{"MODEL_DIR", "folder of .pt2 checkpoints to serve by the specs in MODEL_REPOSITORY; empty means " + defaultModelDir + " where that holds one", "",
 			text(func(c *Config) *string { return &c.ModelDir })},
 		{"ASSETS_DIR", "folder that holds, in a folder a model, the gene lists of models in MODEL_DIR; empty means assets in MODEL_DIR where that is there, else /opt/ml/assets", "",
 			text(func(c *Config) *string { return &c.AssetsDir })},
@@ -109,8 +114,8 @@ func settings() []setting {
 				return nil
 			}
 			n, err := strconv.Atoi(value)
-			if err != nil || n < 1 || n > maxBatchSize {
-				return fmt.Errorf("must be a whole number from 1 to %d", maxBatchSize)
+			if err != nil || n < 1 || n > prep.MaxBatchSize {
+				return fmt.Errorf("must be a whole number from 1 to %d", prep.MaxBatchSize)
 			}
 			c.BatchMaxSize = n
 			return nil
@@ -120,8 +125,8 @@ func settings() []setting {
 				return nil
 			}
 			ms, err := strconv.ParseFloat(value, 64)
-			if err != nil || !(ms >= 0 && ms <= maxBatchWaitMS) {
-				return fmt.Errorf("must be a number from 0 to %d", maxBatchWaitMS)
+			if err != nil || !(ms >= 0 && ms <= prep.MaxQueueDelayMS) {
+				return fmt.Errorf("must be a number from 0 to %d", prep.MaxQueueDelayMS)
 			}
 			c.BatchMaxWaitMS = &ms
 			return nil
@@ -136,6 +141,8 @@ func settings() []setting {
 			return nil
 		}},
 		{"TRITON_START_TIMEOUT", "how long the child may take until it is live", "60s", duration(func(c *Config) *time.Duration { return &c.TritonStartTimeout })},
+		{"TRITON_RESTART_LIMIT", "how often within ten minutes a child that ended is started again before the gateway ends too, with exit status 1", "10", atLeast(0, func(c *Config) *int { return &c.TritonRestartLimit })},
+		{"MODEL_LOAD_TIMEOUT", "how long a model may take to load, and again to answer its first batches", "5m", duration(func(c *Config) *time.Duration { return &c.ModelLoadTimeout })},
 		{"REQUEST_TIMEOUT", "how long a request may take from its headers to its answer", "25s", duration(func(c *Config) *time.Duration { return &c.RequestTimeout })},
 		{"MAX_IN_FLIGHT", "requests admitted at once", "1024", atLeast(1, func(c *Config) *int { return &c.MaxInFlight })},
 		{"MAX_IN_FLIGHT_BYTES", "size of the request bodies that are held at once", "536870912", atLeast(1, func(c *Config) *int { return &c.MaxInFlightBytes })},
@@ -158,14 +165,15 @@ func settings() []setting {
 			return nil
 		}},
 		{"RNA_CACHE_BYTES", "memory for bulk RNA vectors that come again, per model; 0 switches it off", strconv.Itoa(prep.DefaultRNACacheBytes), atLeast(0, func(c *Config) *int { return &c.RNACacheBytes })},
-		{"DRAIN_LIMIT", "how long pending requests are still served after SIGTERM", "20s", duration(func(c *Config) *time.Duration { return &c.DrainLimit })},
-		{"SAGEMAKER_SAFE_PORT_RANGE", "first-last: the ports that the child may take beside PORT and METRICS_PORT; empty means any", "", readPortRange},
-		{"SAGEMAKER_RUNTIME_EMULATION", "true serves POST /endpoints/{name}/invocations as SageMaker's runtime does", "false", func(c *Config, value string) (err error) {
-			if c.RuntimeEmulation, err = strconv.ParseBool(value); err != nil {
-				return errors.New("must be true or false")
+		{"DRAIN_DELAY", "how long new connections are still taken after SIGTERM, when /ping and /readyz say no already", "0s", func(c *Config, value string) (err error) {
+			if c.DrainDelay, err = time.ParseDuration(value); err != nil || c.DrainDelay < 0 {
+				return errors.New(`must be a duration, such as "5s", or 0`)
 			}
 			return nil
 		}},
+		{"DRAIN_LIMIT", "how long pending requests are still served after SIGTERM", "20s", duration(func(c *Config) *time.Duration { return &c.DrainLimit })},
+		{"SAGEMAKER_SAFE_PORT_RANGE", "first-last: the ports that may be taken beside PORT; empty means any", "", readPortRange},
+		{"SAGEMAKER_RUNTIME_EMULATION", "true serves POST /endpoints/{name}/invocations as SageMaker's runtime does", "false", boolean(func(c *Config) *bool { return &c.RuntimeEmulation })},
 		{"LOG_LEVEL", "debug, info, warn or error", "info", func(c *Config, value string) error {
 			if c.LogLevel.UnmarshalText([]byte(value)) != nil {
 				return errors.New("must be debug, info, warn or error")
@@ -185,23 +193,26 @@ var aliases = [...]struct{ alias, env string }{
 // line arguments, which win. Every wrong value is reported, not only the first.
 // It returns [flag.ErrHelp] after writing the usage when -h is among args.
 func ReadConfig(args []string, lookupEnv func(string) (string, bool), usage io.Writer) (*Config, error) {
-	type given struct{ value, from string }
+	type given struct {
+		value, from string
+		isDefault   bool
+	}
 	values := map[string]given{}
 	flags := flag.NewFlagSet("gateway serve", flag.ContinueOnError)
 	flags.SetOutput(usage)
 	flags.Usage = func() { writeUsage(usage) }
 	for _, s := range settings() {
-		values[s.env] = given{s.value, s.env}
+		values[s.env] = given{s.value, s.env, true}
 		for _, a := range aliases {
 			if v, ok := lookupEnv(a.alias); ok && v != "" && a.env == s.env {
-				values[s.env] = given{v, a.alias}
+				values[s.env] = given{v, a.alias, false}
 			}
 		}
 		if v, ok := lookupEnv(s.env); ok && v != "" {
-			values[s.env] = given{v, s.env}
+			values[s.env] = given{v, s.env, false}
 		}
 		flags.Func(s.flag(), s.usage, func(v string) error {
-			values[s.env] = given{v, "-" + s.flag()}
+			values[s.env] = given{v, "-" + s.flag(), false}
 			return nil
 		})
 	}
@@ -219,11 +230,20 @@ func ReadConfig(args []string, lookupEnv func(string) (string, bool), usage io.W
 			mistakes = append(mistakes, fmt.Errorf("%s=%q: %w", v.from, v.value, err))
 		}
 	}
+	if c.SafePorts != (portRange{}) && values["METRICS_PORT"].isDefault {
+		c.MetricsPort = 0 // where containers share a network, another may have the usual one
+	}
 	if c.Port != 0 && c.Port == c.MetricsPort {
 		mistakes = append(mistakes, fmt.Errorf("PORT and METRICS_PORT are both %d: give one of them another port", c.Port))
 	}
+	if (c.TLSCertFile == "") != (c.TLSKeyFile == "") {
+		mistakes = append(mistakes, errors.New("one of TLS_CERT_FILE and TLS_KEY_FILE is set alone: set both, or none for plain HTTP"))
+	}
 	if c.MaxInFlightBytes < c.MaxBodyBytes {
 		mistakes = append(mistakes, fmt.Errorf("MAX_IN_FLIGHT_BYTES=%d is less than the %d of MAX_BODY_BYTES: no such body could ever be taken", c.MaxInFlightBytes, c.MaxBodyBytes))
+	}
+	if c.DrainDelay >= c.DrainLimit {
+		mistakes = append(mistakes, fmt.Errorf("DRAIN_DELAY=%s is not less than the %s of DRAIN_LIMIT, both from SIGTERM on: nothing could be answered in between", c.DrainDelay, c.DrainLimit))
 	}
 	return c, errors.Join(mistakes...)
 }
@@ -242,6 +262,15 @@ func writeUsage(w io.Writer) {
 func text(field func(*Config) *string) func(*Config, string) error {
 	return func(c *Config, value string) error {
 		*field(c) = value
+		return nil
+	}
+}
+
+func boolean(field func(*Config) *bool) func(*Config, string) error {
+	return func(c *Config, value string) (err error) {
+		if *field(c), err = strconv.ParseBool(value); err != nil {
+			return errors.New("must be true or false")
+		}
 		return nil
 	}
 }

@@ -57,6 +57,12 @@ func TestConfigReportsEveryMistake(t *testing.T) {
 	if _, err := read(nil, map[string]string{"PORT": "9090"}); err == nil || !strings.Contains(err.Error(), "both 9090") {
 		t.Errorf("one port for two servers: %v", err)
 	}
+	if _, err := read(nil, map[string]string{"DRAIN_DELAY": "20s"}); err == nil || !strings.Contains(err.Error(), "DRAIN_DELAY=20s is not less than the 20s of DRAIN_LIMIT") {
+		t.Errorf("a delay as long as the limit: %v", err)
+	}
+	if _, err := read(nil, map[string]string{"DRAIN_DELAY": "-1s", "PPROF": "maybe"}); err == nil || !strings.Contains(err.Error(), `DRAIN_DELAY="-1s"`) || !strings.Contains(err.Error(), `PPROF="maybe"`) {
+		t.Errorf("a delay below zero, and a maybe: %v", err)
+	}
 	if _, err := read([]string{"-no-such"}, nil); err == nil {
 		t.Error("an unknown flag is taken")
 	}

@@ -45,6 +45,12 @@ func checkConfig(spec *prep.Spec, config *kserve.ModelConfig, where string) erro
 	var d differences
 	d.compare(where, "name", spec.Name, config.Name)
 	d.compare(where, "max_batch_size", spec.Batching.MaxBatchSize, config.MaxBatchSize)
+	switch compiledFor, err := modelrepo.FixedBatch(config); {
+	case err != nil:
+		d = append(d, fmt.Errorf("%s: %w", where, err))
+	case compiledFor > 0 && int(config.MaxBatchSize) > compiledFor:
+		d = append(d, fmt.Errorf("%s: max_batch_size is %d, the checkpoint was compiled for %d rows", where, config.MaxBatchSize, compiledFor))
+	}
 	if config.GetDynamicBatching() == nil {
 		d = append(d, fmt.Errorf("%s: dynamic_batching is missing", where))
 	}

@@ -4,8 +4,9 @@
 //
 // The life of a request:
 //
-//  1. [Gateway] receives it; observe gives it an id and a trace, and catches
-//     whatever goes wrong below. (gateway.go)
+//  1. [Gateway] receives it; screen refuses HTTP that others could read in another
+//     way (hygiene.go); observe gives it an id and a trace, and catches whatever goes
+//     wrong below.
 //  2. The router picks a handler, which knows which model and mode are meant or
 //     where in the body to look for them. (routes.go)
 //  3. infer, the one path of every inference, looks at the headers, reads its body
@@ -25,9 +26,10 @@
 // Before the first of them, package repository makes a model repository of .pt2
 // checkpoints where there are some to serve (checkpoints.go).
 //
-// Beside the requests, health keeps every model loaded and knows whether it
-// answers (health.go), contract.go holds a model's spec against what Triton has,
-// child runs a Triton as a child process where that is configured (triton.go,
-// guard.go), sagemaker.go has what that platform asks beyond this, and on SIGTERM
-// drain answers what was accepted (drain.go).
+// Beside the requests, health knows of every model whether it answers (health.go)
+// and brings it back when it does not (heal.go, hang.go), contract.go holds a
+// model's spec against what Triton has, child runs a Triton as a child process
+// where that is configured (triton.go, guard.go), sagemaker.go has what that
+// platform asks beyond this, access.go and tls.go have the keys and the certificate
+// that a service may need, and on SIGTERM drain answers what was accepted (drain.go).
 package gateway

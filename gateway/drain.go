@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"log/slog"
@@ -10,16 +11,16 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
+	"golang.org/x/sys/unix"
 )
 
 const (
-	quietBeforeClose = time.Second           // of a connection, while draining
-	acceptBacklog    = 20 * time.Millisecond // without a connection, until no more are waiting
+	quietBeforeClose = time.Second           // of a connection, once draining
+	acceptBacklog    = 20 * time.Millisecond // without a connection, until no more are expected
 	acceptLimit      = time.Second           // for those who never stop connecting
 	acceptPause      = 10 * time.Millisecond
 	halfSentLimit    = 3 * time.Second // of a request that stops half-way, while draining
@@ -30,19 +31,21 @@ const (
 // drain answers what was accepted, for as long as that may take, and cancels
 // the rest. Clients do not retry a connection that was dropped, so the open ones
 // are served on, each answer with "Connection: close", and one is closed only
-// when it has been quiet for a while, the time before the drain included. The
-// framework's own shutdown closes idle connections at once.
+// when it has been quiet for a while, the time before the drain not counted: its
+// client cannot know yet. The framework's own shutdown closes idle ones at once.
 func (g *Gateway) drain(api *listener) {
+	end := time.Now().Add(g.cfg.DrainLimit)
 	g.draining.Store(true)
 	g.log.Info("draining", "in_flight", len(g.admission.inFlight), "limit", g.cfg.DrainLimit.String())
+	time.Sleep(g.cfg.DrainDelay) // whoever sends requests here learns from /readyz to stop
 	api.stop()
 	<-api.ended
-	if g.connections.wait(g.cfg.DrainLimit, quietBeforeClose) {
+	if g.connections.wait(end, quietBeforeClose, halfSentLimit) {
 		return
 	}
 	g.log.Warn("drain limit passed, cancelling what is pending", "in_flight", len(g.admission.inFlight))
 	g.cancelPending()
-	if !g.connections.wait(cancelGrace, 0) {
+	if !g.connections.wait(time.Now().Add(cancelGrace), 0, 0) {
 		g.log.Warn("connections were still busy and are cut", "connections", g.connections.cut())
 	}
 }
@@ -51,6 +54,7 @@ func (g *Gateway) drain(api *listener) {
 // the kernel has accepted already, whose requests may be there in full.
 type listener struct {
 	*net.TCPListener
+	tls   *tls.Config // nil where HTTP is plain
 	log   *slog.Logger
 	ended chan struct{} // closed when Accept has returned [io.EOF]
 	until atomic.Pointer[time.Time]
@@ -66,22 +70,42 @@ func newListener(l *net.TCPListener, log *slog.Logger) *listener {
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		if until := l.until.Load(); until != nil {
-			if !time.Now().Before(*until) || l.SetDeadline(time.Now().Add(acceptBacklog)) != nil {
+			if !time.Now().Before(*until) || !l.waiting() || l.SetDeadline(*until) != nil {
 				return nil, l.end()
 			}
 		}
 		c, err := l.AcceptTCP()
 		switch {
 		case err == nil:
-			return &conn{TCPConn: c}, nil
-		case errors.Is(err, net.ErrClosed), l.until.Load() != nil && errors.Is(err, os.ErrDeadlineExceeded):
+			if l.tls != nil {
+				return &conn{Conn: tls.Server(c, l.tls), tcp: c}, nil
+			}
+			return &conn{Conn: c, tcp: c}, nil
+		case errors.Is(err, net.ErrClosed):
 			return nil, l.end()
-		case errors.Is(err, os.ErrDeadlineExceeded): // stopped at this very moment
+		case errors.Is(err, os.ErrDeadlineExceeded): // stopped meanwhile
 		default:
 			l.log.Error("a connection could not be taken", "error", err)
 			time.Sleep(acceptPause)
 		}
 	}
+}
+
+// waiting tells whether a connection waits to be taken, or comes within a moment.
+// It asks the kernel: the deadline of an accept can pass before it was ever tried,
+// on a machine that is busy, and connections with whole requests would be reset.
+func (l *listener) waiting() bool {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return false
+	}
+	ready := 0
+	closed := raw.Control(func(fd uintptr) {
+		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+			ready, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(acceptBacklog.Milliseconds()))
+		}
+	})
+	return closed == nil && ready > 0
 }
 
 func (l *listener) end() error {
@@ -94,35 +118,46 @@ func (l *listener) end() error {
 func (l *listener) stop() {
 	until := time.Now().Add(acceptLimit)
 	l.until.Store(&until)
-	_ = l.SetDeadline(time.Now().Add(acceptBacklog)) // wakes it up; one that is closed ends by itself
+	_ = l.SetDeadline(time.Now()) // wakes it up; one that is closed ends by itself
 }
 
 // conn is a connection of the API.
 type conn struct {
-	*net.TCPConn
+	net.Conn // what HTTP is spoken over: tcp, or TLS over that, with the handshake in the first read
+	tcp      *net.TCPConn
 	// heard is when the client last sent anything, in Unix nanoseconds; 0: never.
 	heard atomic.Int64
 	// mute has what is written go nowhere.
 	mute atomic.Bool
+	// clear is set where the client speaks plain HTTP and TLS is spoken here.
+	clear atomic.Bool
 	// linger has Close wait, within bounds, for what the client still sends.
 	// Closing a connection with unread data in it resets it, and a reset can
-	// overtake the answer that was just written. [Gateway.fail] sets it where the
-	// unread data cannot be discarded as a body.
+	// overtake the answer that was just written. [Gateway.fail] sets it where a
+	// request was not read to its end.
 	linger atomic.Bool
 }
 
 func (c *conn) Read(p []byte) (int, error) {
-	n, err := c.TCPConn.Read(p)
+	n, err := c.Conn.Read(p)
+	if record, ok := errors.AsType[tls.RecordHeaderError](err); ok && record.Conn != nil {
+		c.clear.Store(true) // it shall be told, in its own language
+		c.heard.Store(time.Now().UnixNano())
+		return 0, errNotTLS
+	}
 	if n > 0 {
 		c.heard.Store(time.Now().UnixNano())
 	}
 	return n, err
 }
 
+// errNotTLS is told to a client that speaks plain HTTP, as what it sent was not.
+var errNotTLS = errors.New("this port takes HTTPS; write https in the URL")
+
 // giveUpReading ends a read that has waited for the client for too long. It does
 // nothing to a request that has arrived: nobody reads then.
 func (c *conn) giveUpReading(after time.Duration) {
-	if time.Since(time.Unix(0, c.heard.Load())) > after {
+	if time.Since(time.Unix(0, c.heard.Load())) >= after && !c.unread() {
 		_ = c.SetReadDeadline(time.Unix(1, 0)) // the past; if it is closed, all the better
 	}
 }
@@ -131,7 +166,10 @@ func (c *conn) Write(p []byte) (int, error) {
 	if c.mute.Load() {
 		return len(p), nil
 	}
-	return c.TCPConn.Write(p)
+	if c.clear.Load() {
+		return c.tcp.Write(p)
+	}
+	return c.Conn.Write(p)
 }
 
 const (
@@ -141,10 +179,18 @@ const (
 
 // Close closes the connection, after a while where it has to linger.
 func (c *conn) Close() error {
-	if c.linger.CompareAndSwap(true, false) && c.CloseWrite() == nil && c.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
-		_, _ = io.CopyN(io.Discard, c.TCPConn, lingerBytes) // what it ends with does not matter
+	if c.linger.CompareAndSwap(true, false) && c.closeWrite() == nil && c.tcp.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
+		_, _ = io.CopyN(io.Discard, c.tcp, lingerBytes) // what it ends with does not matter
 	}
-	return c.TCPConn.Close()
+	return c.Conn.Close()
+}
+
+// closeWrite tells the client that nothing more comes.
+func (c *conn) closeWrite() error {
+	if secure, ok := c.Conn.(*tls.Conn); ok {
+		_ = secure.CloseWrite() // in the words of TLS first
+	}
+	return c.tcp.CloseWrite()
 }
 
 // presence tells whether a request's caller is still there. It may be asked
@@ -156,21 +202,29 @@ func presence(c *fiber.Ctx) func() bool {
 	return func() bool { return true }
 }
 
-// present is false when the client has closed the connection or reset it. It
-// takes nothing from what the client may have sent meanwhile.
-func (c *conn) present() bool {
-	raw, err := c.SyscallConn()
+// present is false when the client has closed the connection or reset it, whether or
+// not there is something left to read before that: the farewell of TLS, or a request
+// that nobody will read the answer to.
+func (c *conn) present() bool { return c.poll(unix.POLLRDHUP) == 0 }
+
+// unread tells whether something has arrived that nobody has read yet.
+func (c *conn) unread() bool { return c.poll(unix.POLLIN)&unix.POLLIN != 0 }
+
+// poll asks the kernel which of some events a connection is at, and whether it is
+// closed. It takes nothing of what the client has sent.
+func (c *conn) poll(events int16) int16 {
+	raw, err := c.tcp.SyscallConn()
 	if err != nil {
-		return false
+		return unix.POLLHUP
 	}
-	var n int
+	at := []unix.PollFd{{Events: events}}
 	if raw.Control(func(fd uintptr) {
-		var next [1]byte
-		n, _, err = syscall.Recvfrom(int(fd), next[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		at[0].Fd = int32(fd)
+		_, _ = unix.Poll(at, 0) // where that fails it is at none
 	}) != nil {
-		return false // closed on this side
+		return unix.POLLHUP // closed on this side
 	}
-	return n > 0 || errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EINTR)
+	return at[0].Revents
 }
 
 // connections knows every open connection of the API and whether a request is
@@ -195,18 +249,20 @@ func (s *connections) changed(c net.Conn, state fasthttp.ConnState) {
 }
 
 // wait closes what has been quiet for long enough until no connection is left,
-// and reports whether that came to pass within the limit. A request that stopped
-// half-way is given up: its client is told that it did not arrive in time.
-func (s *connections) wait(limit, quiet time.Duration) bool {
-	began := time.Now()
-	for end := began.Add(limit); ; time.Sleep(drainPoll) {
+// and reports whether that came to pass before the end. A request that stopped
+// half-way for long enough is given up: its client is told that it did not arrive
+// in time. Nothing that has arrived is given up because it was not yet looked at.
+func (s *connections) wait(end time.Time, quiet, halfSent time.Duration) bool {
+	for began := time.Now(); ; time.Sleep(drainPoll) {
 		s.mu.Lock()
 		for c, since := range s.quiet {
-			if !since.IsZero() && time.Since(since) >= quiet {
+			switch c := c.(*conn); {
+			case since.IsZero():
+				if time.Since(began) >= halfSent {
+					c.giveUpReading(halfSent)
+				}
+			case time.Since(began) >= quiet && time.Since(since) >= quiet && !c.unread():
 				_ = c.Close() // its goroutine notices and reports it closed
-			}
-			if since.IsZero() && time.Since(began) >= halfSentLimit {
-				c.(*conn).giveUpReading(halfSentLimit)
 			}
 		}
 		open := len(s.quiet)

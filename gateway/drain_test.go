@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -50,8 +51,8 @@ func ask(t *testing.T, conn net.Conn, answers *bufio.Reader) (status int, closes
 	return response.StatusCode, response.Close
 }
 
-// While draining, open connections are served, idle and unused ones too, and
-// then closed; new ones are not taken; /ping says no.
+// While draining, open connections are served, idle and unused ones too, however
+// long they were, and then closed; new ones are not taken.
 func TestDrainServesOpenConnections(t *testing.T) {
 	r := run(t, nil)
 	idle, idleAnswers := r.dial(t)
@@ -60,6 +61,7 @@ func TestDrainServesOpenConnections(t *testing.T) {
 	}
 	unused, unusedAnswers := r.dial(t)
 	quiet, quietAnswers := r.dial(t)
+	time.Sleep(quietBeforeClose)
 	began := time.Now()
 	r.stop()
 	for !r.draining.Load() {
@@ -76,7 +78,7 @@ func TestDrainServesOpenConnections(t *testing.T) {
 	if _, err := quietAnswers.ReadByte(); err != io.EOF {
 		t.Errorf("a quiet connection: %v", err)
 	}
-	if took := time.Since(began); took < quietBeforeClose/2 || took > quietBeforeClose+2*time.Second {
+	if took := time.Since(began); took < quietBeforeClose || took > quietBeforeClose+2*time.Second {
 		t.Errorf("a quiet connection was closed after %s", took)
 	}
 	_ = quiet.Close()
@@ -186,22 +188,96 @@ func TestCallerWhoWentIsDropped(t *testing.T) {
 	}
 }
 
-// At the drain limit what is pending is cancelled, and told so.
+// At the drain limit what is pending is cancelled and told so, inside Triton and
+// before it, and a request that is not there in full is told that.
 func TestDrainLimit(t *testing.T) {
 	r := run(t, func(c *Config) { c.DrainLimit = 200 * time.Millisecond })
-	entered := make(chan struct{})
+	const inside, parked = 8, 4
+	entered := make(chan struct{}, inside)
 	r.answerCallers(func(ctx context.Context, _ *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
-		close(entered)
+		entered <- struct{}{}
 		<-ctx.Done()
 		return nil, ctx.Err()
 	})
-	pending := make(chan answered, 1)
-	go func() { pending <- r.post(t, "/invocations", goodTile) }()
-	<-entered
+	half, halfAnswers := r.dial(t)
+	if _, err := fmt.Fprintf(half, "POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(goodTile), goodTile[1:]); err != nil {
+		t.Fatal(err)
+	}
+	pending := make(chan answered, inside+parked)
+	for range inside + parked {
+		go func() { pending <- r.post(t, "/invocations", goodTile) }()
+	}
+	for range inside {
+		<-entered
+	}
+	for r.models.list[0].window.parked() < parked {
+		time.Sleep(time.Millisecond)
+	}
 	r.stop()
-	wantFailure(t, <-pending, http.StatusServiceUnavailable, CodeBackendUnavailable)
+	for range inside + parked {
+		wantFailure(t, <-pending, http.StatusServiceUnavailable, CodeBusy, "shutting down")
+	}
+	response, err := http.ReadResponse(halfAnswers, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusRequestTimeout {
+		t.Errorf("a request that stopped half-way: %d", response.StatusCode)
+	}
 	if err := <-r.ended; err != nil {
 		t.Errorf("ended with %v", err)
 	}
 	r.ended <- nil // for the clean-up
+}
+
+// Shutdown ends what Serve does, however often and from wherever it is called, and
+// costs no request: what is in flight is answered.
+func TestShutdown(t *testing.T) {
+	r := run(t, nil)
+	entered, release := make(chan struct{}), make(chan struct{})
+	r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
+		close(entered)
+		<-release
+		return tritontest.Zeros(r.models.list[0].config, q), nil
+	})
+	conn, answers := r.dial(t)
+	var calls sync.WaitGroup
+	calls.Go(func() {
+		<-entered
+		for range 32 {
+			calls.Go(r.Shutdown)
+		}
+		for !r.draining.Load() {
+			time.Sleep(time.Millisecond)
+		}
+		r.Shutdown()
+		close(release)
+	})
+	if status, closes := ask(t, conn, answers); status != http.StatusOK || !closes {
+		t.Errorf("what was in flight: %d, closed: %v", status, closes)
+	}
+	calls.Wait()
+	if err := <-r.ended; err != nil {
+		t.Errorf("ended with %v", err)
+	}
+	r.ended <- nil // for the clean-up
+	r.Shutdown()
+}
+
+// A gateway that was told to end before it served ends at once.
+func TestShutdownBeforeServe(t *testing.T) {
+	args := []string{"-model-repository", repository(t, testSpec, testConfig), "-host", "127.0.0.1", "-port", "0", "-metrics-port", "0"}
+	cfg, err := ReadConfig(args, func(string) (string, bool) { return "", false }, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := New(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Shutdown()
+	if err := g.Serve(t.Context()); err != nil {
+		t.Errorf("ended with %v", err)
+	}
 }

@@ -20,6 +20,7 @@ type Code string
 
 // The codes of the gateway itself and of the shared stage.
 const (
+	CodeUnauthorized         Code = "unauthorized"
 	CodeNotFound             Code = "not_found"
 	CodeUnknownModel         Code = "unknown_model"
 	CodeMethodNotAllowed     Code = "method_not_allowed"
@@ -101,8 +102,8 @@ func classify(err error) answer {
 		return answerFor(CodeCallerGone, err.Error())
 	case errors.Is(err, context.DeadlineExceeded):
 		return answerFor(CodeQueueTimeout, "")
-	case errors.Is(err, context.Canceled):
-		return answerFor(CodeBackendUnavailable, "")
+	case errors.Is(err, context.Canceled): // at the drain limit
+		return answerFor(CodeBusy, "the service is shutting down; send the request again later")
 	default:
 		return answerFor(CodeInternal, "")
 	}
@@ -125,6 +126,8 @@ func answerFor(code Code, detail string) answer {
 	a := answer{code: code, detail: detail}
 	fixed := ""
 	switch code {
+	case CodeUnauthorized:
+		a.status = http.StatusUnauthorized
 	case CodeNotFound, CodeUnknownModel:
 		a.status = http.StatusNotFound
 	case CodeMethodNotAllowed:
@@ -219,7 +222,7 @@ func frameworkDetail(code Code, message string) string {
 	case CodeHeaderTooLarge:
 		return fmt.Sprintf("the headers are larger than the %d bytes that are taken", headerBytes)
 	case CodeMalformedHTTP:
-		return fmt.Sprintf("this is not a well-formed HTTP request: %q", clipTo(message, 120))
+		return fmt.Sprintf("this is not a well-formed HTTP request: %s", clipTo(message, 120))
 	default:
 		return ""
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"os"
 	"strconv"
 	"sync/atomic"
@@ -14,7 +15,6 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"github.com/valyala/fasthttp"
 	"golang.org/x/sync/errgroup"
 
 	"histogate/tritonclient"
@@ -38,8 +38,14 @@ type Gateway struct {
 	bodies    *bodies
 	app       *fiber.App
 
+	keys        *keys        // nil where no key is asked for
+	certificate *certificate // nil where HTTP is plain
+
 	connections connections
 	draining    atomic.Bool
+	// stopping ends when Shutdown is called.
+	stopping context.Context
+	stop     context.CancelFunc
 	// pending is the parent of every request's context.
 	pending       context.Context
 	cancelPending context.CancelFunc
@@ -48,14 +54,23 @@ type Gateway struct {
 // New makes a gateway of a configuration. It reads the models' specs, whose
 // mistakes it reports all at once, and connects to nothing yet. A model repository
 // that it has to make is removed when [Gateway.Serve] ends.
-func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
-	cfg, broken, built, err := makeRepository(cfg, log)
+func New(cfg *Config, log *slog.Logger) (_ *Gateway, err error) {
+	keys, certificate, err := readAccess(cfg)
 	if err != nil {
 		return nil, err
 	}
+	cfg, broken, built, err := makeRepository(cfg, defaultModelDir, log)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(built))
+		}
+	}()
 	served, err := readModels(cfg, broken)
 	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(built))
+		return nil, err
 	}
 	g := &Gateway{
 		cfg:         cfg,
@@ -63,14 +78,17 @@ func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
 		log:         log,
 		models:      served,
 		admission:   newAdmission(cfg.MaxInFlight, cfg.PreprocessWorkers, cfg.MaxInFlightBytes),
+		keys:        keys,
+		certificate: certificate,
 		connections: connections{quiet: map[net.Conn]time.Time{}},
 	}
 	g.bodies = &bodies{limit: cfg.MaxBodyBytes, admission: g.admission}
 	g.metrics = newMetrics(func() float64 { return float64(len(g.admission.inFlight)) })
 	g.pending, g.cancelPending = context.WithCancel(context.Background())
+	g.stopping, g.stop = context.WithCancel(context.Background())
 	var options tritonclient.Options
 	if cfg.TritonServer != "" {
-		g.child = &child{cfg: cfg, log: log, started: g.metrics.starts.Inc}
+		g.child = &child{cfg: cfg, log: log, metrics: g.metrics}
 		options.Dial = g.child.dial
 	}
 	if g.triton, err = tritonclient.New(cfg.TritonAddress, options); err != nil {
@@ -81,7 +99,7 @@ func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
 	}
 	loading := make(chan struct{}, 1)
 	for _, m := range served.list {
-		m.health = newHealth(m, g.triton, g.child, loading, g.metrics, log)
+		m.health = newHealth(m, g.triton, g.child, loading, cfg.ModelLoadTimeout, g.metrics, log)
 		g.metrics.parked(m.spec.Name, m.window.parked)
 		if m.preparer != nil && m.spec.TakesBulkRNA() {
 			g.metrics.rnaCache(m.spec.Name, m.preparer.RNACacheStats)
@@ -91,51 +109,35 @@ func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
 		DisableStartupMessage: true,
 		CaseSensitive:         true,
 		UnescapePath:          true,
-		ErrorHandler:          g.fail, // of what is refused before it is routed
-		StreamRequestBody:     true,   // see bodies
+		ErrorHandler:          g.unreadable, // of what is refused before it is routed
+		StreamRequestBody:     true,         // see bodies
 		BodyLimit:             cfg.MaxBodyBytes,
 		ReadBufferSize:        headerBytes,
 		ReadTimeout:           cfg.RequestTimeout,
-		WriteTimeout:          cfg.RequestTimeout, // of a client that does not read
 		IdleTimeout:           idleTimeout,
 		// A multipart body is refused by its type, not taken apart first.
 		DisablePreParseMultipartForm: true,
 	})
 	g.app.Server().ConnState = g.connections.changed
+	g.app.Server().SecureErrorLogMessage = true // no request's text in its errors
 	g.routes()
-	// The framework answers an unknown method itself, in its own way.
-	g.app.Server().Handler = g.onlyKnownMethods(g.app.Handler())
+	g.app.Server().Handler = g.screen(g.app.Handler())
 	return g, nil
 }
 
-func (g *Gateway) onlyKnownMethods(next fasthttp.RequestHandler) fasthttp.RequestHandler {
-	known := map[string]bool{}
-	for _, method := range fiber.DefaultMethods {
-		known[method] = true
-	}
-	return func(ctx *fasthttp.RequestCtx) {
-		if known[string(ctx.Method())] {
-			next(ctx)
-			return
-		}
-		c := g.app.AcquireCtx(ctx)
-		defer g.app.ReleaseCtx(c)
-		_ = g.fail(c, refuse(CodeMethodNotAllowed, "there is no such method; POST and GET are taken")) // it has been written
-	}
-}
-
-// Serve serves until the context ends. Then it takes no new connection, answers
-// what it has accepted, cancels what is left when DRAIN_LIMIT has passed, and
-// stops Triton last. It returns nil after such an end, and an error when it
+// Serve serves until the context ends or [Gateway.Shutdown] is called. Then it takes
+// no new connection, answers what it has accepted, cancels what is left when
+// DRAIN_LIMIT has passed, and stops Triton last. It returns nil after such an end, and an error when it
 // could not start: a port is taken, Triton does not run, or a model's contract
 // is not the one that Triton has.
 func (g *Gateway) Serve(ctx context.Context) error {
+	defer g.release()
 	api, err := listen(g.cfg.Host, g.cfg.Port, "PORT")
 	if err != nil {
 		return err
 	}
 	defer api.Close()
-	admin, err := listen(g.cfg.Host, g.cfg.MetricsPort, "METRICS_PORT")
+	admin, err := g.cfg.SafePorts.listenMetrics(g.cfg.Host, g.cfg.MetricsPort)
 	if err != nil {
 		return err
 	}
@@ -143,17 +145,27 @@ func (g *Gateway) Serve(ctx context.Context) error {
 	return g.serve(ctx, api, admin)
 }
 
+// Shutdown has [Gateway.Serve] end, as the end of its context does, and returns at
+// once; whoever wants to know when all is done waits for Serve. It may be called from
+// any goroutine and any number of times: all but the first do nothing.
+func (g *Gateway) Shutdown() { g.stop() }
+
+// release gives back what New took.
+func (g *Gateway) release() {
+	_ = g.triton.Close() // nothing is in flight
+	if err := os.RemoveAll(g.built); err != nil {
+		g.log.Warn("the model repository could not be removed", "error", err)
+	}
+}
+
 // serve is Serve on listeners that are there.
 func (g *Gateway) serve(ctx context.Context, api, admin *net.TCPListener) error {
-	defer g.triton.Close()
-	defer func() {
-		if err := os.RemoveAll(g.built); err != nil {
-			g.log.Warn("the model repository could not be removed", "error", err)
-		}
-	}()
 	g.log.Info("listening", "port", portOf(api), "metrics_port", portOf(admin), "models", g.models.names)
 
 	// Whatever of these fails first ends the others through the context.
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	defer context.AfterFunc(g.stopping, end)()
 	group, running := errgroup.WithContext(ctx)
 	backend, stopBackend := context.WithCancel(context.Background())
 	defer stopBackend()
@@ -163,7 +175,11 @@ func (g *Gateway) serve(ctx context.Context, api, admin *net.TCPListener) error 
 		if g.child == nil {
 			return nil
 		}
-		return g.child.run(backend)
+		err := g.child.run(backend)
+		if err != nil {
+			g.cancelPending() // what waits will not be served
+		}
+		return err
 	})
 	for _, m := range g.models.list {
 		group.Go(func() error { return m.health.run(backend) }) // through the drain, as long as Triton
@@ -171,6 +187,9 @@ func (g *Gateway) serve(ctx context.Context, api, admin *net.TCPListener) error 
 	metricsServer := &http.Server{Handler: g.admin(), ReadHeaderTimeout: 5 * time.Second}
 	group.Go(func() error { return ignoreClosed(metricsServer.Serve(admin)) })
 	stoppable := newListener(api, g.log)
+	if g.certificate != nil {
+		stoppable.tls = g.certificate.config()
+	}
 	group.Go(func() error { return g.app.Listener(stoppable) })
 	group.Go(func() error {
 		<-running.Done()
@@ -182,9 +201,17 @@ func (g *Gateway) serve(ctx context.Context, api, admin *net.TCPListener) error 
 	return group.Wait()
 }
 
+// admin is what METRICS_PORT serves, for the operator alone.
 func (g *Gateway) admin() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(g.metrics.registry, promhttp.HandlerOpts{}))
+	if g.cfg.PProf {
+		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	}
 	return mux
 }
 

@@ -45,7 +45,7 @@ dynamic_batching { max_queue_delay_microseconds: 1500 }
 )
 
 // repository writes a repository with the one model "small".
-func repository(t *testing.T, spec, config string) string {
+func repository(t testing.TB, spec, config string) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "small"), 0o755); err != nil {
@@ -117,7 +117,10 @@ func launch(t *testing.T, spec, config string, change func(*Config), before func
 	r.url = "http://" + api.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
-	go func() { r.ended <- r.serve(ctx, api, admin) }()
+	go func() {
+		defer r.release()
+		r.ended <- r.serve(ctx, api, admin)
+	}()
 	t.Cleanup(func() {
 		http.DefaultClient.CloseIdleConnections() // else they are waited for
 		cancel()
@@ -215,6 +218,14 @@ func (b *lockedBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buf.Write(p)
+}
+
+// take is what was written since it was last taken.
+func (b *lockedBuffer) take() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer b.buf.Reset()
+	return b.buf.String()
 }
 
 func (b *lockedBuffer) String() string {

@@ -17,8 +17,13 @@ import (
 // a guard, in place of serving.
 const GuardCommand = "guard"
 
-// guardPatience is how long a command may take to stop once it was asked to.
-const guardPatience = 5 * time.Second
+const (
+	// guardPatience is how long a command may take to stop once it was asked to.
+	guardPatience = 5 * time.Second
+	// guardDespair is how long one that was killed may take to be gone. A process that
+	// a device's driver keeps in the kernel cannot be killed at all.
+	guardDespair = time.Second
+)
 
 // Guard runs a command until it ends by itself or the standard input is closed,
 // and then sees to it that nothing is left of its process group and of its shared
@@ -48,17 +53,20 @@ func Guard(prefix string, command []string) error {
 	defer removeSharedMemory(prefix)
 	defer killGroup()
 	_, _ = fmt.Println(cmd.Process.Pid) // whoever reads it may be gone already
+	ended := make(chan error, 2)
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		time.Sleep(guardPatience)
 		killGroup()
+		time.Sleep(guardDespair)
+		ended <- errors.New("it was killed and is not gone")
 	}()
-	err := cmd.Wait()
-	if err == nil {
-		err = errors.New("exit status 0")
+	go func() { ended <- cmd.Wait() }()
+	if err := <-ended; err != nil {
+		return err
 	}
-	return err
+	return errors.New("exit status 0")
 }
 
 // removeSharedMemory removes what a server that was killed has left in memory: its

@@ -6,8 +6,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -72,12 +72,13 @@ func (p *pulse) silence() time.Duration {
 
 // awaitHang returns when the server has not answered a few times in a row.
 func awaitHang(ctx context.Context, client *tritonclient.Client) {
-	misses := 0
-	for misses < livenessMisses {
+	tick := time.NewTicker(livenessEvery)
+	defer tick.Stop()
+	for misses := 0; misses < livenessMisses; {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(livenessEvery):
+		case <-tick.C:
 		}
 		probe, cancel := context.WithTimeout(ctx, livenessTimeout)
 		_, err := client.ServerLive(probe)
@@ -91,26 +92,45 @@ func awaitHang(ctx context.Context, client *tritonclient.Client) {
 }
 
 // backendProcesses are the processes that run a model's backend: children of the
-// Triton with the given process id whose command line names the model's folder.
-func backendProcesses(triton int, model string) (pids []int) {
+// Triton with the given process id whose command line names a file in the folder.
+func backendProcesses(triton int, folder string) (pids []int) {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
 		return nil
 	}
 	for _, path := range stats {
-		stat, _ := os.ReadFile(path) // empty when the process has just ended
-		// Behind the name, which may hold anything: state, parent, ...
-		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-		if len(fields) < 2 || fields[1] != strconv.Itoa(triton) {
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if _, parent := processState(pid); parent != triton {
 			continue
 		}
 		command, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
-		if strings.Contains(string(command), "/"+model+"/") {
-			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		// Arguments are separated by zero bytes. One that has ended has none.
+		if bytes.Contains(command, []byte("\x00"+folder+"/")) {
 			pids = append(pids, pid)
 		}
 	}
 	return pids
+}
+
+// anyEnded tells whether one of the processes has ended, waited for or not.
+func anyEnded(pids []int) bool {
+	return slices.ContainsFunc(pids, func(pid int) bool {
+		state, _ := processState(pid)
+		return state == 0 || state == 'Z' || state == 'X'
+	})
+}
+
+// processState is a process's state, as a letter, and its parent; zeros when there
+// is no such process.
+func processState(pid int) (state byte, parent int) {
+	stat, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat") // empty when it has just ended
+	// Behind the name, which may hold anything: state, parent, ...
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 2 {
+		return 0, 0
+	}
+	parent, _ = strconv.Atoi(string(fields[1]))
+	return fields[0][0], parent
 }
 
 func killAll(pids []int) {

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -11,40 +12,25 @@ import (
 	"histogate/tritonclient"
 )
 
-const (
-	canaryEvery   = time.Second // of a model that nobody asks anything
-	pulseEvery    = 100 * time.Millisecond
-	loadTimeout   = 2 * time.Minute // weights are read from a disk, perhaps a slow one
-	unloadTimeout = 5 * time.Second
-	retryMin      = 100 * time.Millisecond
-	retryMax      = 2 * time.Second
-
-	// A model whose process lives but that fails this many probes in a row, such
-	// as after an error that sticks to its device, is loaded again.
-	failuresToReload = 3
-)
-
-// health brings one model into service, keeps watch over it and knows whether
-// it can be used. Readiness comes from what inference does, not from what Triton
-// says of itself: a model whose process died stays ready for Triton.
+// health knows whether one model can be used, and brings it into service and back
+// (heal.go). Readiness comes from what inference does, not from what Triton says of
+// itself: a model whose process died stays ready for Triton.
 type health struct {
-	model   *model
-	triton  *tritonclient.Client
-	child   *child        // nil where something else runs Triton
-	loading chan struct{} // shared by all models: who holds its one place may load
-	metrics *metrics
-	log     *slog.Logger
+	model       *model
+	triton      *tritonclient.Client
+	child       *child        // nil where something else runs Triton
+	loading     chan struct{} // shared by all models: who holds its one place may load
+	loadTimeout time.Duration
+	metrics     *metrics
+	log         *slog.Logger
 
 	trouble atomic.Pointer[trouble] // why the model cannot be used; nil when it can
-	started time.Time
-	success atomic.Int64  // when the latest inference succeeded, as a duration since started
-	suspect chan struct{} // filled when an inference failed
-	faults  atomic.Int64  // inferences that failed
-	pulse   pulse
+	life    atomic.Pointer[life]
 }
 
-func newHealth(m *model, triton *tritonclient.Client, child *child, loading chan struct{}, metrics *metrics, log *slog.Logger) *health {
-	h := &health{model: m, triton: triton, child: child, loading: loading, metrics: metrics, log: log.With("model", m.spec.Name), suspect: make(chan struct{}, 1), started: time.Now()}
+func newHealth(m *model, triton *tritonclient.Client, child *child, loading chan struct{}, loadTimeout time.Duration, metrics *metrics, log *slog.Logger) *health {
+	h := &health{model: m, triton: triton, child: child, loading: loading, loadTimeout: loadTimeout, metrics: metrics, log: log.With("model", m.spec.Name)}
+	h.life.Store(newLife())
 	h.down(trouble{reason: "it is being loaded"})
 	if m.broken != "" {
 		h.down(trouble{reason: m.broken, lasting: true})
@@ -60,6 +46,31 @@ type trouble struct {
 	lasting bool
 }
 
+// life is a model's time from one load to the next. What becomes of a request that
+// was sent in an earlier one tells nothing of this one.
+type life struct {
+	pulse   pulse
+	began   time.Time
+	success atomic.Int64 // when the latest inference succeeded, as a duration since began
+	useless atomic.Int64 // answers since then that are no use to a caller
+	suspect chan error   // holds how an inference failed, for whoever watches
+	// What follows belongs to the goroutine that watches.
+	warm      bool  // it has answered a batch of one and a full one
+	processes []int // that run the model's backend, where Triton is ours
+}
+
+func newLife() *life { return &life{began: time.Now(), suspect: make(chan error, 1)} }
+
+func (l *life) succeeded() {
+	l.success.Store(int64(time.Since(l.began)))
+	l.useless.Store(0)
+}
+
+// sinceSuccess is how long nothing has succeeded.
+func (l *life) sinceSuccess() time.Duration {
+	return time.Since(l.began) - time.Duration(l.success.Load())
+}
+
 // down keeps requests waiting in the model's window.
 func (h *health) down(t trouble) {
 	h.trouble.Store(&t)
@@ -73,30 +84,61 @@ func (h *health) up() {
 	h.metrics.ready.WithLabelValues(h.model.spec.Name).Set(1)
 }
 
-// infer runs an inference and learns from how it ends. What the window lets inside
-// is two batches, so the longest that a request can be there is those and its own;
-// a model can lose a request and go on with others.
-func (h *health) infer(ctx context.Context, r *tritonclient.InferRequest) ([]tritonclient.Tensor, error) {
+// infer runs an inference of a caller's and learns from how it ends. What the window
+// lets inside is two batches, so the longest that a request can be there is those and
+// its own; a model can lose a request and go on with others.
+func (h *health) infer(ctx context.Context, id string, sample [][]byte, roles []prep.Role) ([]tritonclient.Tensor, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*h.model.spec.Batching.ExecuteLimit())
 	defer cancel()
-	h.pulse.entered()
-	outputs, err := h.triton.Infer(ctx, r)
-	h.pulse.left(ctx.Err() == nil)
-	h.observe(err)
+	l := h.life.Load()
+	outputs, err := h.forward(ctx, l, id, sample, 1, roles)
+	h.observe(l, err)
 	return outputs, err
 }
 
-// observe is told how each inference ended.
-func (h *health) observe(err error) {
-	if err == nil {
-		h.success.Store(int64(time.Since(h.started)))
-		return
+// errNotFinite is an answer that holds something that is no number. It can be the
+// doing of one row of a batch.
+var errNotFinite = errors.New("the model's answer is not finite")
+
+// forward runs the model on a number of rows and makes of what it gives what clients
+// are given.
+func (h *health) forward(ctx context.Context, l *life, id string, sample [][]byte, rows int, roles []prep.Role) ([]tritonclient.Tensor, error) {
+	l.pulse.entered()
+	outputs, err := h.triton.Infer(ctx, &tritonclient.InferRequest{
+		Model:   h.model.spec.Name,
+		ID:      id,
+		Inputs:  h.model.inputs(sample, rows),
+		Outputs: h.model.outputs(roles, rows),
+	})
+	l.pulse.left(ctx.Err() == nil)
+	if err != nil {
+		return nil, err
 	}
+	for i, role := range roles {
+		output, _ := h.model.spec.Output(role) // a checked spec has it
+		size := len(outputs[i].Data) / rows
+		for row := range rows {
+			if err := output.Transform(outputs[i].Data[row*size : (row+1)*size]); err != nil {
+				return nil, fmt.Errorf("%w: %w", errNotFinite,
+					&tritonclient.Error{Op: "ModelInfer", Model: h.model.spec.Name, Kind: tritonclient.BadOutput, Sent: true, Detail: err.Error()})
+			}
+		}
+	}
+	return outputs, nil
+}
+
+// observe is told how each inference of a caller's ended.
+func (h *health) observe(l *life, err error) {
 	kind := kindOf(err)
-	if !isIll(kind) {
+	switch {
+	case err == nil:
+		l.succeeded()
+		return
+	case errors.Is(err, errNotFinite) && l.useless.Add(1) < failuresToDoubt:
+		return // it may be that caller's tile
+	case !isIll(kind), l != h.life.Load():
 		return
 	}
-	h.faults.Add(1)
 	// Whoever comes next shall wait, rather than fail in the same way, until a
 	// probe has told whether it was that batch alone.
 	if isAbsent(kind) {
@@ -105,7 +147,7 @@ func (h *health) observe(err error) {
 		h.model.window.open(false)
 	}
 	select {
-	case h.suspect <- struct{}{}:
+	case l.suspect <- err:
 	default: // already known
 	}
 }
@@ -139,83 +181,15 @@ func isAbsent(kind tritonclient.Kind) bool {
 	}
 }
 
-// run loads the model, watches it, and does so again when it fails, until the
-// context ends. It returns an error only where trying again is of no use: the
-// model was never in service, and its contract is not the one that Triton has.
-func (h *health) run(ctx context.Context) error {
-	if h.model.broken != "" {
-		return nil // nothing can be loaded; the others are served
-	}
-	served, retry, failures := false, retryMin, 0
-	for ctx.Err() == nil {
-		err := h.bringUp(ctx)
-		if contract := (*contractError)(nil); errors.As(err, &contract) && !served {
-			return err
-		}
-		if err == nil {
-			h.log.Info("model is ready")
-			h.up()
-			served, retry, failures = true, retryMin, 0
-			err = h.watch(ctx)
-		}
-		if ctx.Err() != nil {
-			break
-		}
-		h.report(err, served)
-		switch kind := kindOf(err); {
-		case errors.Is(err, errHung):
-			h.unload(ctx, "it hangs")
-		case kind == tritonclient.BackendDead:
-			h.unload(ctx, "its process is gone")
-		case kind == tritonclient.ExecuteFailed:
-			if failures++; failures%failuresToReload == 0 {
-				h.unload(ctx, "it fails on every batch")
-			}
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(retry):
-		}
-		retry = min(2*retry, retryMax)
-	}
-	return nil //nolint:nilerr // to be told to stop is no failure
-}
-
-// report puts the model out of service, and says so once, not at each attempt.
-func (h *health) report(err error, served bool) {
-	now := explain(err)
-	if before := h.trouble.Load(); before == nil || *before != now {
-		level := slog.LevelInfo // at a start it is only a matter of time
-		switch {
-		case now.lasting:
-			level = slog.LevelError
-		case served, h.child == nil:
-			level = slog.LevelWarn
-		}
-		h.log.Log(context.Background(), level, "model is not ready", "reason", now.reason, "error", err)
-	}
-	h.down(now)
-}
-
-// unload has the next attempt load the model afresh. A load alone does nothing
-// for a model that Triton takes to be loaded.
-func (h *health) unload(ctx context.Context, cause string) {
-	h.log.Warn("loading the model again", "cause", cause)
-	h.metrics.reloads.WithLabelValues(h.model.spec.Name, cause).Inc()
-	ctx, cancel := context.WithTimeout(ctx, unloadTimeout)
-	defer cancel()
-	old := h.child.backends(h.model.spec.Name)
-	if err := h.triton.UnloadModel(ctx, h.model.spec.Name); err != nil {
-		h.log.Warn("the model could not be unloaded", "error", err)
-	}
-	// One that hangs would keep its memory, and the requests inside it.
-	killAll(old)
-}
-
 // explain says in plain words, fit for any caller, why a model is not ready.
 func explain(err error) trouble {
-	if errors.Is(err, errHung) {
+	switch {
+	case errors.Is(err, errHung):
 		return trouble{"it does not answer", false}
+	case errors.Is(err, errGone):
+		return trouble{"it is being loaded again", false}
+	case errors.Is(err, errNotFinite):
+		return trouble{"it answers with values that are no numbers", false}
 	}
 	failure, ok := errors.AsType[*tritonclient.Error](err)
 	if !ok {
@@ -224,135 +198,17 @@ func explain(err error) trouble {
 	switch {
 	case failure.Kind == tritonclient.Unavailable:
 		return trouble{"the inference server is starting or cannot be reached", false}
+	case errors.Is(err, errLoading) && isIll(failure.Kind):
+		return trouble{"the inference server cannot load it", true}
+	case errors.Is(err, errLoading):
+		return trouble{"it takes long to load", false}
 	case failure.Kind == tritonclient.BackendDead, failure.Kind == tritonclient.NotFound:
 		return trouble{"it is being loaded again", false}
-	case failure.Op == "RepositoryModelLoad":
-		return trouble{"the inference server cannot load it", true}
-	case failure.Kind == tritonclient.BadOutput, failure.Kind == tritonclient.Rejected:
-		return trouble{"what it takes or answers is not what its spec says", true}
 	case failure.Kind == tritonclient.DeadlineExceeded, failure.Kind == tritonclient.Canceled:
 		return trouble{"it does not answer", false}
+	case failure.Kind == tritonclient.BadOutput, failure.Kind == tritonclient.Rejected:
+		return trouble{"what it takes or answers is not what its spec says", true}
 	default:
 		return trouble{"it fails on every batch", false}
 	}
-}
-
-// bringUp has Triton load the model, holds what it says of it against the spec
-// and makes it answer.
-func (h *health) bringUp(ctx context.Context) error {
-	name := h.model.spec.Name
-	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
-	defer cancel()
-	loaded, err := h.triton.ModelReady(ctx, name)
-	if err != nil {
-		return err
-	}
-	if !loaded {
-		if err := h.load(ctx); err != nil {
-			return err
-		}
-	}
-	metadata, err := h.triton.ModelMetadata(ctx, name)
-	if err != nil {
-		return err
-	}
-	config, err := h.triton.ModelConfig(ctx, name)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(
-		checkMetadata(h.model.spec, metadata),
-		checkConfig(h.model.spec, config, "Triton's configuration of the model"),
-	); err != nil {
-		return err
-	}
-	if err := h.canary(ctx); err != nil && isIll(kindOf(err)) {
-		return err // else it is busy, so it works
-	}
-	server, err := h.triton.ServerMetadata(ctx)
-	if err != nil {
-		return err
-	}
-	h.metrics.connected(server.Version)
-	return nil
-}
-
-// load has Triton load the model, one model at a time: on a machine that is busy
-// a Triton that starts several backends at once was seen to abort.
-func (h *health) load(ctx context.Context) error {
-	select {
-	case h.loading <- struct{}{}:
-		defer func() { <-h.loading }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	return h.triton.LoadModel(ctx, h.model.spec.Name)
-}
-
-// watch returns when the model does not answer a probe. It probes a model that
-// failed or was idle, and leaves one alone that answers its callers.
-func (h *health) watch(ctx context.Context) error {
-	tick := time.NewTicker(pulseEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-h.suspect:
-		case <-tick.C:
-			if h.pulse.silence() > h.model.spec.Batching.ExecuteLimit() {
-				return errHung
-			}
-			if time.Since(h.started)-time.Duration(h.success.Load()) < canaryEvery || h.pulse.busy() {
-				continue // what is inside will tell
-			}
-		}
-		before := h.faults.Load()
-		if err := h.canary(ctx); err != nil && isIll(kindOf(err)) {
-			return err
-		}
-		if h.faults.Load() == before { // else that answer is older than a failure, and is asked for again
-			h.up() // it answered, or was too busy to
-		}
-	}
-}
-
-// canary runs one inference on zeros, for every output of the model. One that is
-// not answered within the limit of a batch, with nothing else in its way, hangs.
-func (h *health) canary(ctx context.Context) error {
-	probe, cancel := context.WithTimeout(ctx, h.model.spec.Batching.ExecuteLimit())
-	defer cancel()
-	sample := make([][]byte, len(h.model.spec.Inputs))
-	for i, in := range h.model.spec.Inputs {
-		sample[i] = make([]byte, prep.Elements(in.Shape)*in.DType.Size())
-	}
-	var roles []prep.Role
-	for _, out := range h.model.spec.Outputs {
-		roles = append(roles, out.Role)
-	}
-	h.pulse.entered()
-	outputs, err := h.triton.Infer(probe, &tritonclient.InferRequest{
-		Model:   h.model.spec.Name,
-		ID:      "canary",
-		Inputs:  h.model.inputs(sample),
-		Outputs: h.model.outputs(roles),
-	})
-	h.pulse.left(probe.Err() == nil)
-	for i := 0; err == nil && i < len(outputs); i++ {
-		// What callers would be refused must not count as an answer here.
-		if wrong := h.model.spec.Outputs[i].Transform(outputs[i].Data); wrong != nil {
-			err = &tritonclient.Error{Op: "ModelInfer", Model: h.model.spec.Name, Kind: tritonclient.BadOutput, Sent: true, Detail: wrong.Error()}
-		}
-	}
-	if ctx.Err() == nil && probe.Err() != nil && !h.pulse.busy() {
-		err = errHung
-	}
-	result := "ok"
-	if err != nil {
-		result = "failed"
-	} else {
-		h.success.Store(int64(time.Since(h.started)))
-	}
-	h.metrics.canaries.WithLabelValues(h.model.spec.Name, result).Inc()
-	return err
 }

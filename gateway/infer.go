@@ -103,7 +103,7 @@ func (g *Gateway) prepare(ctx context.Context, t *trace, parse func() (*prep.Req
 }
 
 // forward is stage 2: what it fails with is not the caller's doing. It returns
-// the outputs of the mode's roles, in their order.
+// the outputs of the mode's roles, in their order, as clients are given them.
 func (g *Gateway) forward(ctx context.Context, t *trace, j *job, present func() bool) ([]tritonclient.Tensor, error) {
 	// Infer has let go of the tensors when it returns, however it returns.
 	defer j.sample.Release()
@@ -133,16 +133,15 @@ func (g *Gateway) attempt(ctx context.Context, t *trace, j *job, present func() 
 	}
 	defer m.window.leave()
 	defer t.end(stageTriton)
-	outputs, err := m.health.infer(ctx, &tritonclient.InferRequest{
-		Model:   m.spec.Name,
-		ID:      t.id,
-		Inputs:  m.inputs(j.sample.Tensors),
-		Outputs: m.outputs(j.mode.Roles()),
-	})
-	if err != nil {
+	outputs, err := m.health.infer(ctx, t.id, j.sample.Tensors, j.mode.Roles())
+	switch {
+	case err == nil:
+		return outputs, nil
+	case errors.Is(ctx.Err(), context.Canceled): // by the drain, not by Triton
+		return nil, ctx.Err()
+	default:
 		return nil, fmt.Errorf("stage 2: %w", err)
 	}
-	return outputs, nil
 }
 
 func (m *model) unavailable(t *trouble) error {

@@ -33,11 +33,13 @@ type metrics struct {
 	requests *prometheus.CounterVec
 	stages   [stageCount]prometheus.Observer
 	canaries *prometheus.CounterVec
-	starts   prometheus.Counter
 	panics   *prometheus.CounterVec
 	reloads  *prometheus.CounterVec
 	ready    *prometheus.GaugeVec
 	triton   *prometheus.GaugeVec
+
+	tritonStarts prometheus.Counter
+	tritonEnds   *prometheus.CounterVec
 }
 
 func newMetrics(inFlight func() float64) *metrics {
@@ -56,10 +58,14 @@ func newMetrics(inFlight func() float64) *metrics {
 			Name: "histogate_canary_inferences_total",
 			Help: "Inferences that the gateway sent to Triton on its own account, to warm up or probe a model.",
 		}, []string{"model", "result"}),
-		starts: prometheus.NewCounter(prometheus.CounterOpts{
+		tritonStarts: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "histogate_triton_starts_total",
 			Help: "Times that the gateway started a Triton child process.",
 		}),
+		tritonEnds: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "histogate_triton_ends_total",
+			Help: "Times that Triton ended or, where something else runs it, would have to be started again, by cause.",
+		}, []string{"cause"}),
 		panics: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "histogate_panics_total",
 			Help: "Panics recovered, each the failure of one request, by the package that was at work.",
@@ -80,7 +86,7 @@ func newMetrics(inFlight func() float64) *metrics {
 	for s := range stageCount {
 		m.stages[s] = stages.WithLabelValues(s.String())
 	}
-	m.registry.MustRegister(stages, m.requests, m.canaries, m.starts, m.panics, m.reloads, m.ready, m.triton,
+	m.registry.MustRegister(stages, m.requests, m.canaries, m.tritonStarts, m.tritonEnds, m.panics, m.reloads, m.ready, m.triton,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "histogate_requests_in_flight",
 			Help: "Requests admitted and not yet answered.",

@@ -131,26 +131,26 @@ func (s *models) find(name string) (*model, error) {
 	return nil, unknownModel(name, s.names)
 }
 
-// inputs are the tensors of a batch of one.
-func (m *model) inputs(sample [][]byte) []tritonclient.Tensor {
+// inputs are the tensors of a batch, whose rows lie one after the other.
+func (m *model) inputs(data [][]byte, rows int) []tritonclient.Tensor {
 	tensors := make([]tritonclient.Tensor, len(m.spec.Inputs))
 	for i, in := range m.spec.Inputs {
-		tensors[i] = tritonclient.Tensor{Name: in.Name, Datatype: datatype(in.DType), Shape: batchOfOne(in.Shape), Data: sample[i]}
+		tensors[i] = tritonclient.Tensor{Name: in.Name, Datatype: datatype(in.DType), Shape: batchShape(rows, in.Shape), Data: data[i]}
 	}
 	return tensors
 }
 
 // outputs are the tensors that the roles stand for, in their order.
-func (m *model) outputs(roles []prep.Role) []tritonclient.TensorSpec {
+func (m *model) outputs(roles []prep.Role, rows int) []tritonclient.TensorSpec {
 	specs := make([]tritonclient.TensorSpec, len(roles))
 	for i, role := range roles {
 		out, _ := m.spec.Output(role) // a checked spec has one for each role of its modes
-		specs[i] = tritonclient.TensorSpec{Name: out.Name, Datatype: datatype(out.DType), Shape: batchOfOne(out.Shape)}
+		specs[i] = tritonclient.TensorSpec{Name: out.Name, Datatype: datatype(out.DType), Shape: batchShape(rows, out.Shape)}
 	}
 	return specs
 }
 
-func batchOfOne(shape []int64) []int64 { return append([]int64{1}, shape...) }
+func batchShape(rows int, shape []int64) []int64 { return append([]int64{int64(rows)}, shape...) }
 
 // tensorDescription is how the metadata answer describes a tensor. A dimension
 // is a number or, where it differs from call to call, a name.

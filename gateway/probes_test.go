@@ -2,8 +2,13 @@ package gateway
 
 import (
 	"context"
+	"fmt"
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -43,5 +48,71 @@ func TestProbes(t *testing.T) {
 	ping, readyz := do(t, r.request(t, http.MethodGet, "/ping", "")), do(t, r.request(t, http.MethodGet, "/readyz", ""))
 	if ping.Detail != readyz.Detail || ping.Code != readyz.Code {
 		t.Errorf("/ping says %s, /readyz %s", ping.raw, readyz.raw)
+	}
+}
+
+// What is for the operator is on METRICS_PORT alone, and profiles only where they are
+// asked for.
+func TestOperatorsRoutes(t *testing.T) {
+	for _, profiles := range []bool{false, true} {
+		r := run(t, func(c *Config) { c.PProf = profiles })
+		admin := httptest.NewServer(r.admin())
+		defer admin.Close()
+		for path, there := range map[string]bool{
+			"/metrics": true, "/debug/pprof/": profiles, "/debug/pprof/heap": profiles, "/debug/pprof/cmdline": profiles, "/debug/vars": false, "/ping": false,
+		} {
+			if a := do(t, r.request(t, http.MethodGet, path, "")); path != "/ping" && a.Code != CodeNotFound {
+				t.Errorf("the API's port answers %s with %d", path, a.status)
+			}
+			response, err := http.Get(admin.URL + path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = response.Body.Close()
+			if (response.StatusCode == http.StatusOK) != there {
+				t.Errorf("with profiles %v METRICS_PORT answers %s with %d", profiles, path, response.StatusCode)
+			}
+		}
+	}
+}
+
+// For DRAIN_DELAY new connections are taken, while readiness is off.
+func TestDrainDelay(t *testing.T) {
+	const delay = 1500 * time.Millisecond
+	r := run(t, func(c *Config) { c.DrainDelay, c.DrainLimit = delay, 5*time.Second })
+	http.DefaultClient.CloseIdleConnections()
+	began := time.Now()
+	r.stop()
+	until(t, "it drains", r.draining.Load)
+	get := func(path string) (status int, closes bool) {
+		conn, answers := r.dial(t)
+		defer conn.Close()
+		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path)
+		response, err := http.ReadResponse(answers, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		return response.StatusCode, response.Close
+	}
+	for path, want := range map[string]int{"/ping": 503, "/readyz": 503, "/livez": 200} {
+		if status, closes := get(path); status != want || !closes {
+			t.Errorf("%s on a new connection: %d, closed: %v", path, status, closes)
+		}
+	}
+	conn, answers := r.dial(t)
+	if status, closes := ask(t, conn, answers); status != http.StatusOK || !closes {
+		t.Errorf("a tile on a new connection: %d, closed: %v", status, closes)
+	}
+	if err := <-r.ended; err != nil {
+		t.Errorf("ended with %v", err)
+	}
+	r.ended <- nil // for the clean-up
+	if took := time.Since(began); took < delay || took > delay+3*time.Second {
+		t.Errorf("it ended after %s", took)
+	}
+	if late, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://")); err == nil {
+		_ = late.Close()
+		t.Error("a connection was taken after the drain")
 	}
 }

@@ -25,17 +25,8 @@ func writeAnswer(c *fiber.Ctx, as string, j *job, outputs []tritonclient.Tensor)
 	}
 	body, err := write(c.Response().SwapBody(nil)[:0], j, outputs)
 	c.Response().SwapBody(body)
-	if err != nil {
-		c.Response().Header.Del(headerShape)
-		return j.badOutput(err)
-	}
 	c.Set(fiber.HeaderContentType, as)
-	return nil
-}
-
-// badOutput is a model's answer that cannot be told: the shared stage's failure.
-func (j *job) badOutput(err error) error {
-	return &tritonclient.Error{Op: "ModelInfer", Model: j.model.spec.Name, Kind: tritonclient.BadOutput, Detail: err.Error()}
+	return err
 }
 
 // appendAnswer appends the JSON of an answer. Of a mode with two roles the
@@ -73,23 +64,15 @@ func appendArrays(body []byte, j *job, outputs []tritonclient.Tensor) (_ []byte,
 	return append(body, ']'), nil
 }
 
-// appendOutput makes of what the model gave what clients expect, and appends it.
 func appendOutput(body []byte, j *job, i int, outputs []tritonclient.Tensor) ([]byte, error) {
-	output := j.output(i)
-	if err := output.Transform(outputs[i].Data); err != nil {
-		return body, err
-	}
-	return output.AppendJSON(body, outputs[i].Data)
+	return j.output(i).AppendJSON(body, outputs[i].Data)
 }
 
 // appendFloats appends the answer in binary: the values of the mode's outputs, one
 // output after the other, as little-endian float32.
-func appendFloats(body []byte, j *job, outputs []tritonclient.Tensor) ([]byte, error) {
-	for i := range outputs {
-		if err := j.output(i).Transform(outputs[i].Data); err != nil {
-			return body, err
-		}
-		body = append(body, outputs[i].Data...)
+func appendFloats(body []byte, _ *job, outputs []tritonclient.Tensor) ([]byte, error) {
+	for _, output := range outputs {
+		body = append(body, output.Data...)
 	}
 	return body, nil
 }
@@ -166,18 +149,25 @@ func (g *Gateway) fail(c *fiber.Ctx, err error) error {
 	}
 	g.log.Log(c.Context(), level, "failed", attributes...)
 
-	if conn, ok := c.Context().Conn().(*conn); ok {
-		// No body can be found in what was sent, and the connection will be closed.
-		conn.linger.Store(a.code == CodeHeaderTooLarge || a.code == CodeMalformedHTTP)
+	conn, _ := c.Context().Conn().(*conn)
+	if a.unread() || !g.bodies.discard(c.Context()) {
+		c.Response().SetConnectionClose()
+		if conn != nil {
+			conn.linger.Store(true)
+		}
+	}
+	if conn != nil {
 		// A client that has sent nothing would take it for the answer to what it
 		// sends next.
 		conn.mute.Store(conn.heard.Load() == 0)
 	}
-	g.bodies.discard(c)
 	c.Status(a.status)
 	c.Set(fiber.HeaderXRequestID, t.id)
 	if a.retryAfter > 0 {
 		c.Set(fiber.HeaderRetryAfter, strconv.Itoa(a.retryAfter))
+	}
+	if a.code == CodeUnauthorized {
+		c.Set(fiber.HeaderWWWAuthenticate, "Bearer")
 	}
 	f := failure{a.detail, a.detail, a.code, t.id, a.retryAfter}
 	if t.runtime {
@@ -232,11 +222,17 @@ func (t *trace) serverTiming() string {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
+// unread tells that a request was not read to its end and cannot be: where that is
+// is not known, or it does not come.
+func (a answer) unread() bool {
+	return a.code == CodeHeaderTooLarge || a.code == CodeMalformedHTTP || a.code == CodeRequestTimeout
+}
+
 // level is how much an operator should mind: a probe that says "not ready" is
 // asked every few seconds, and a caller's mistake is the caller's.
 func (a answer) level(t *trace) slog.Level {
 	switch {
-	case t.route == "/ping", a.code == CodeCallerGone:
+	case t.route == "/ping", t.route == "/readyz", a.code == CodeCallerGone:
 		return slog.LevelDebug
 	case a.code == CodeInternal:
 		return slog.LevelError

@@ -15,18 +15,18 @@ import (
 
 func (g *Gateway) routes() {
 	g.app.Use(g.observe)
-	g.app.Post("/api/embed/:model", g.modelInference(prep.Embedding))
-	g.app.Post("/api/predict/:model", g.modelInference(prep.Prediction))
-	g.app.Post("/api/predict_with_embedding/:model", g.modelInference(prep.PredictionWithEmbedding))
-	g.app.Post("/api/batch/:model", g.batch)
-	g.app.Get("/api/metadata/:model", g.metadata)
-	g.app.Post("/invocations", g.invocations)
+	g.app.Post("/api/embed/:model", g.keyed(g.modelInference(prep.Embedding)))
+	g.app.Post("/api/predict/:model", g.keyed(g.modelInference(prep.Prediction)))
+	g.app.Post("/api/predict_with_embedding/:model", g.keyed(g.modelInference(prep.PredictionWithEmbedding)))
+	g.app.Post("/api/batch/:model", g.keyed(g.batch))
+	g.app.Get("/api/metadata/:model", g.keyed(g.metadata))
+	g.app.Post("/invocations", g.keyed(g.invocations))
 	g.app.Get("/ping", g.ping)
 	g.app.Get("/readyz", g.ping)
 	g.app.Get("/livez", live)
-	g.app.Get("/execution-parameters", g.executionParameters)
+	g.app.Get("/execution-parameters", g.keyed(g.executionParameters))
 	if g.cfg.RuntimeEmulation {
-		g.app.Post("/endpoints/:name/invocations", g.endpoint)
+		g.app.Post("/endpoints/:name/invocations", g.keyed(g.endpoint))
 	}
 }
 
@@ -150,10 +150,10 @@ func (g *Gateway) observe(c *fiber.Ctx) (err error) {
 		if cause := recover(); cause != nil {
 			err = g.fail(c, &panicError{cause, debug.Stack()})
 		}
+		if g.draining.Load() { // what came before the drain too
+			c.Response().SetConnectionClose()
+		}
 	}()
-	if g.draining.Load() {
-		c.Response().SetConnectionClose()
-	}
 	err = c.Next()
 	if route := c.Route(); route.Path != "/" { // that of this middleware: nothing matched
 		t.route = route.Path

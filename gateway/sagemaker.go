@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -81,6 +80,7 @@ const childPorts = 3
 
 // readPortRange reads "first-last"; nothing is any port.
 func readPortRange(c *Config, value string) error {
+	const least = childPorts + 1 // and that of the metrics
 	c.SafePorts = portRange{}
 	if value == "" {
 		return nil
@@ -88,27 +88,31 @@ func readPortRange(c *Config, value string) error {
 	from, to, _ := strings.Cut(value, "-")
 	first, err1 := strconv.Atoi(strings.TrimSpace(from))
 	last, err2 := strconv.Atoi(strings.TrimSpace(to))
-	if err1 != nil || err2 != nil || first < 1 || last > 65535 || last-first+1 < childPorts {
-		return fmt.Errorf("must be two port numbers, first-last, with %d ports or more", childPorts)
+	if err1 != nil || err2 != nil || first < 1 || last > 65535 || last-first+1 < least {
+		return fmt.Errorf("must be two port numbers, first-last, with %d ports or more", least)
 	}
 	c.SafePorts = portRange{first, last}
 	return nil
 }
 
-// free finds n different TCP ports of the range that nothing listens on now.
-func (r portRange) free(n int) ([]int, error) {
-	candidates := make([]int, n) // of 0: any
-	if r != (portRange{}) {
-		// In no fixed order: others look for ports in the same range.
-		candidates = rand.Perm(r.last - r.first + 1)
-		for i := range candidates {
-			candidates[i] += r.first
-		}
+// candidates are ports to try: those of the range, or n times any.
+func (r portRange) candidates(n int) []int {
+	if r == (portRange{}) {
+		return make([]int, n)
 	}
-	var ports []int
-	for _, candidate := range candidates {
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(candidate)))
-		if err != nil {
+	// In no fixed order: others look for ports in the same range.
+	ports := rand.Perm(r.last - r.first + 1)
+	for i := range ports {
+		ports[i] += r.first
+	}
+	return ports
+}
+
+// free finds n different TCP ports of the range that nothing listens on now.
+func (r portRange) free(n int) (ports []int, err error) {
+	for _, candidate := range r.candidates(n) {
+		var l net.Listener
+		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(candidate))); err != nil {
 			continue // taken
 		}
 		defer l.Close() // at the end: held until all are known, so that they differ
@@ -116,5 +120,27 @@ func (r portRange) free(n int) ([]int, error) {
 			return ports, nil
 		}
 	}
-	return nil, errors.New("no ports are free for Triton; SAGEMAKER_SAFE_PORT_RANGE may be too narrow")
+	return nil, r.explain("Triton", err)
+}
+
+// listenMetrics listens on the port that is set; on any of the range where that is 0.
+func (r portRange) listenMetrics(host string, port int) (l *net.TCPListener, err error) {
+	const setting = "METRICS_PORT"
+	if port != 0 {
+		return listen(host, port, setting)
+	}
+	for _, candidate := range r.candidates(1) {
+		if l, err = listen(host, candidate, setting); err == nil {
+			return l, nil
+		}
+	}
+	return nil, r.explain(setting, err)
+}
+
+// explain says what to change when no ports were found, the last of them because of err.
+func (r portRange) explain(who string, err error) error {
+	if r == (portRange{}) {
+		return fmt.Errorf("no port is free for %s: %w", who, err)
+	}
+	return fmt.Errorf("no port of SAGEMAKER_SAFE_PORT_RANGE=%d-%d is free for %s; widen it: %w", r.first, r.last, who, err)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -90,13 +91,13 @@ func TestRuntimeEmulation(t *testing.T) {
 
 func TestSafePorts(t *testing.T) {
 	for value, want := range map[string]portRange{
-		"": {}, "5000-5002": {5000, 5002}, "1-65535": {1, 65535}, "5000 - 6000": {5000, 6000},
+		"": {}, "5000-5003": {5000, 5003}, "1-65535": {1, 65535}, "5000 - 6000": {5000, 6000},
 	} {
 		if c, err := read(nil, map[string]string{"SAGEMAKER_SAFE_PORT_RANGE": value}); err != nil || c.SafePorts != want {
 			t.Errorf("%q: %v, %v", value, c.SafePorts, err)
 		}
 	}
-	for _, value := range []string{"5000", "5000-", "-5000", "5000-5001", "5002-5000", "0-9", "65534-65536", "a-b", "5000-5002-5004", "5000,5002"} {
+	for _, value := range []string{"5000", "5000-", "-5000", "5000-5002", "5003-5000", "0-9", "65534-65536", "a-b", "5000-5002-5004", "5000,5002"} {
 		if _, err := read(nil, map[string]string{"SAGEMAKER_SAFE_PORT_RANGE": value}); err == nil || !strings.Contains(err.Error(), "SAGEMAKER_SAFE_PORT_RANGE") {
 			t.Errorf("%q: %v", value, err)
 		}
@@ -118,7 +119,50 @@ func TestSafePorts(t *testing.T) {
 			t.Errorf("%v of %v, of which %d is taken", found, ports, inner)
 		}
 	}
-	if found, err := (portRange{inner, inner}).free(1); err == nil {
-		t.Errorf("%v is taken and found free", found)
+	if found, err := (portRange{inner, inner}).free(1); err == nil || !strings.Contains(err.Error(), "SAGEMAKER_SAFE_PORT_RANGE") {
+		t.Errorf("%v is taken and found free, or %v", found, err)
+	}
+}
+
+// The port of the metrics is one of the range, where there is one, unless it is set.
+func TestMetricsPortIsSafe(t *testing.T) {
+	for _, test := range []struct {
+		env  map[string]string
+		want int
+	}{
+		{nil, 9090},
+		{map[string]string{"SAGEMAKER_SAFE_PORT_RANGE": "5000-6000"}, 0},
+		{map[string]string{"SAGEMAKER_SAFE_PORT_RANGE": "5000-6000", "PORT": "9090"}, 0},
+		{map[string]string{"SAGEMAKER_SAFE_PORT_RANGE": "5000-6000", "METRICS_PORT": "9090"}, 9090},
+	} {
+		if c, err := read(nil, test.env); err != nil || c.MetricsPort != test.want {
+			t.Errorf("%v: %+v, %v", test.env, c, err)
+		}
+	}
+	if c, err := read([]string{"-metrics-port", "9090"}, map[string]string{"SAGEMAKER_SAFE_PORT_RANGE": "5000-6000"}); err != nil || c.MetricsPort != 9090 {
+		t.Errorf("by a flag: %+v, %v", c, err)
+	}
+	taken, err := listen("127.0.0.1", 0, "PORT")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	inner := portOf(taken)
+	ports := portRange{inner - 6, inner + 6}
+	l, err := ports.listenMetrics("127.0.0.1", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if port := portOf(l); port < ports.first || port > ports.last || port == inner {
+		t.Errorf("%d is not a free port of %v", port, ports)
+	}
+	if l, err := (portRange{inner, inner}).listenMetrics("127.0.0.1", 0); err == nil || !strings.Contains(err.Error(), "SAGEMAKER_SAFE_PORT_RANGE") {
+		t.Errorf("%v, %v", l, err)
+	}
+	for _, r := range []portRange{{}, {1, 5}} {
+		if l, err := r.listenMetrics("127.0.0.1", inner); err == nil || !strings.Contains(err.Error(), "METRICS_PORT="+strconv.Itoa(inner)) {
+			t.Errorf("a port that is set and taken: %v, %v", l, err)
+		}
 	}
 }

@@ -149,6 +149,9 @@ func TestRefusesToServeAContradiction(t *testing.T) {
 		{"input type", func(c *kserve.ModelConfig) { c.Input[0].DataType = kserve.DataType_TYPE_FP16 }, "type of input tile is FP16, spec.yaml says FP32"},
 		{"input name", func(c *kserve.ModelConfig) { c.Input[0].Name = "image" }, "inputs, in order, is image, spec.yaml says tile"},
 		{"batch", func(c *kserve.ModelConfig) { c.MaxBatchSize = 8 }, "max_batch_size is 8, spec.yaml says 4"},
+		{"compiled for fewer", func(c *kserve.ModelConfig) {
+			c.Parameters = map[string]*kserve.ModelParameter{"fixed_batch": {StringValue: "3"}}
+		}, "max_batch_size is 4, the checkpoint was compiled for 3 rows"},
 		{"delay", func(c *kserve.ModelConfig) { c.GetDynamicBatching().MaxQueueDelayMicroseconds = 9 }, "max_queue_delay_microseconds is 9, spec.yaml says 1500"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -10,6 +10,8 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -27,9 +29,7 @@ const (
 	// a moment before.
 	tritonFirstStarts = 3
 
-	tritonBackoffMin = 250 * time.Millisecond
-	tritonBackoffMax = 10 * time.Second
-	tritonPollEvery  = 50 * time.Millisecond
+	tritonPollEvery = 50 * time.Millisecond
 )
 
 // child runs tritonserver as a child process and starts it again when it dies.
@@ -40,12 +40,13 @@ const (
 type child struct {
 	cfg     *Config
 	log     *slog.Logger
+	metrics *metrics
 	control *tritonclient.Client // whose dialer is dial
-	started func()
 
 	mu      sync.Mutex
 	address string // of the live server, empty while there is none
 	pid     int    // of the latest server
+	killed  string // why, if it was
 }
 
 // dial connects to the server that runs now. It is the gRPC client's dialer,
@@ -79,25 +80,42 @@ func (t *child) backends(model string) []int {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return backendProcesses(t.pid, model)
+	return backendProcesses(t.pid, filepath.Join(t.cfg.ModelRepository, model))
 }
 
-// kill ends a server that hangs, its backends included.
-func (t *child) kill() {
+// kill ends a server that is live, its backends included, and reports whether
+// there was one.
+func (t *child) kill(cause string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.log.Error("triton does not answer and is killed", "pid", t.pid)
-	_ = syscall.Kill(-t.pid, syscall.SIGKILL)
+	if t.address == "" {
+		return false
+	}
+	t.log.Error("triton is killed", "cause", cause, "pid", t.pid)
+	t.address, t.killed = "", cause
+	_ = syscall.Kill(-t.pid, syscall.SIGKILL) // it may have ended just now
+	return true
+}
+
+// ended returns why the latest server ended.
+func (t *child) ended() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	cause := t.killed
+	if t.killed = ""; cause == "" {
+		return "it ended"
+	}
+	return cause
 }
 
 // run keeps a server running until the context ends, then stops it. A server
 // that cannot be brought up at all is an error: its command is a mistake in the
-// configuration. One that was live before is tried again for ever.
+// configuration. So is one that has to be started too often: then whoever runs
+// the gateway has a better chance with another machine.
 func (t *child) run(ctx context.Context) error {
 	everLive := false
-	backoff := tritonBackoffMin
+	restarts := restarts{limit: t.cfg.TritonRestartLimit}
 	for attempt := 1; ; attempt++ {
-		up := time.Now()
 		live, err := t.once(ctx)
 		everLive = everLive || live
 		switch {
@@ -106,17 +124,47 @@ func (t *child) run(ctx context.Context) error {
 		case !everLive && (attempt == tritonFirstStarts || errors.Is(err, errTooSlow)):
 			return fmt.Errorf("tritonserver did not start (TRITON_SERVER=%q): %w", t.cfg.TritonServer, err)
 		}
-		if time.Since(up) > time.Minute {
-			backoff = tritonBackoffMin
+		cause := t.ended()
+		t.metrics.tritonEnds.WithLabelValues(cause).Inc()
+		wait, ok := restarts.next(time.Now(), live)
+		if !ok {
+			return fmt.Errorf("tritonserver ended %d times within %s, more than TRITON_RESTART_LIMIT=%d allows; what it wrote before says why; the last time: %w",
+				t.cfg.TritonRestartLimit+1, restartWindow, t.cfg.TritonRestartLimit, err)
 		}
-		t.log.Error("triton is gone, starting it again", "error", err, "in", backoff)
+		t.log.Error("triton is gone, starting it again", "cause", cause, "error", err, "in", wait)
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(backoff):
+		case <-time.After(wait):
 		}
-		backoff = min(2*backoff, tritonBackoffMax)
 	}
+}
+
+const (
+	restartWindow  = 10 * time.Minute
+	restartsAtOnce = 5 // that are not held back yet
+	restartWaitMin = 250 * time.Millisecond
+	restartWaitMax = 10 * time.Second
+)
+
+// restarts holds back the starts of a server that ends again and again.
+type restarts struct {
+	limit int         // of ends within restartWindow
+	ends  []time.Time // within it
+}
+
+// next is told that a server has ended, and whether it was live before. It returns
+// how long to wait before the next start, and whether there may be one.
+func (r *restarts) next(now time.Time, live bool) (wait time.Duration, ok bool) {
+	if live { // else it may take longer than the window to fail as often
+		r.ends = slices.DeleteFunc(r.ends, func(end time.Time) bool { return now.Sub(end) >= restartWindow })
+	}
+	r.ends = append(r.ends, now)
+	wait = restartWaitMin
+	for n := restartsAtOnce; n < len(r.ends) && wait < restartWaitMax; n++ {
+		wait *= 2
+	}
+	return min(wait, restartWaitMax), len(r.ends) <= r.limit
 }
 
 // once starts a server, behind a guard, and returns when both have ended. It
@@ -134,7 +182,7 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 	grpcAddress := net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0]))
 	cmd := exec.Command(self, GuardCommand, id, t.cfg.TritonServer,
 		"--id="+id,
-		"--model-repository="+t.cfg.ModelRepository,
+		"--model-repository="+filepath.Clean(t.cfg.ModelRepository), // as backends has it
 		"--backend-directory="+t.cfg.TritonBackends,
 		// Models are loaded one by one on request: only so can a dead backend be
 		// brought back, and one broken model does not keep the server from starting.
@@ -167,7 +215,7 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 		for lines := bufio.NewScanner(report); lines.Scan(); {
 			if pid, err := strconv.Atoi(lines.Text()); err == nil {
 				t.setPID(pid)
-				t.started()
+				t.metrics.tritonStarts.Inc()
 				t.log.Info("triton started", "pid", pid, "grpc", grpcAddress)
 			} else {
 				reason = lines.Text()
@@ -177,6 +225,7 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 		exited <- reason
 	}()
 
+	began := time.Now()
 	starting, cancel := context.WithTimeout(ctx, t.cfg.TritonStartTimeout)
 	defer cancel()
 	identified := make(chan error, 1)
@@ -189,7 +238,9 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 		case err = <-identified:
 			if err == nil {
 				live, identified, hung = true, nil, make(chan struct{})
+				t.log.Info("triton is live", "start_ms", milliseconds(time.Since(began)))
 				t.setAddress(grpcAddress)
+				t.control.Reconnect()
 				go func() {
 					awaitHang(living, t.control)
 					close(hung)
@@ -199,8 +250,7 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 		case <-hung:
 			hung = nil
 			if ctx.Err() == nil {
-				t.setAddress("")
-				t.kill()
+				t.kill("it does not answer")
 			}
 			continue
 		case reason := <-exited:
@@ -237,6 +287,7 @@ func identify(ctx context.Context, address, id string) error {
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", errTooSlow, err)
 		case <-time.After(tritonPollEvery):
+			client.Reconnect()
 		}
 	}
 }

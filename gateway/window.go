@@ -47,15 +47,21 @@ func newWindow(places int) *window {
 	return &window{seed: maphash.MakeSeed(), free: places, closed: true, turns: list.New(), slides: map[uint64]*list.Element{}}
 }
 
-// enter waits for a place. present is asked just before one is given to a
-// request that had to wait. A request that was let in calls leave afterwards.
-// The error is the context's, or [errCallerGone].
+// enter waits for a place. present is asked just before one is given. A request
+// that was let in calls leave afterwards. The error is the context's, or
+// [errCallerGone].
 func (w *window) enter(ctx context.Context, slide []byte, present func() bool) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	w.mu.Lock()
 	if w.free > 0 && !w.closed && w.count == 0 {
-		w.free--
+		here := present()
+		if here {
+			w.free--
+		}
 		w.mu.Unlock()
-		return nil
+		return goneUnless(here)
 	}
 	// Slides of one hash would share their turns, which harms nobody.
 	me := &waiter{slide: maphash.Bytes(w.seed, slide), present: present, turn: make(chan bool, 1)}
@@ -64,7 +70,7 @@ func (w *window) enter(ctx context.Context, slide []byte, present func() bool) e
 	w.mu.Unlock()
 	select {
 	case here := <-me.turn:
-		return me.outcome(here)
+		return goneUnless(here)
 	case <-ctx.Done():
 	}
 	w.mu.Lock()
@@ -81,7 +87,7 @@ func (w *window) enter(ctx context.Context, slide []byte, present func() bool) e
 	return ctx.Err()
 }
 
-func (me *waiter) outcome(here bool) error {
+func goneUnless(here bool) error {
 	if here {
 		return nil
 	}

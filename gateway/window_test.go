@@ -98,6 +98,10 @@ func TestWindowParksWhileClosed(t *testing.T) {
 func TestWindowKeepsDeadlinesAndDropsThoseWhoWent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := opened(1)
+		away := func() bool { return false }
+		if err := w.enter(t.Context(), nil, away); !errors.Is(err, errCallerGone) {
+			t.Errorf("a caller who went before there was anything to wait for: %v", err)
+		}
 		if err := w.enter(t.Context(), nil, here); err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +112,7 @@ func TestWindowKeepsDeadlinesAndDropsThoseWhoWent(t *testing.T) {
 			t.Errorf("a deadline of 1 s: %v after %s", err, time.Since(began))
 		}
 		gone, stayed := make(chan error, 1), make(chan error, 1)
-		go func() { gone <- w.enter(t.Context(), nil, func() bool { return false }) }()
+		go func() { gone <- w.enter(t.Context(), nil, away) }()
 		synctest.Wait()
 		go func() { stayed <- w.enter(t.Context(), nil, here) }()
 		synctest.Wait()

@@ -9,6 +9,12 @@ import (
 	"slices"
 )
 
+// The bounds of a spec's batching.
+const (
+	MaxBatchSize    = 1024 // rows
+	MaxQueueDelayMS = 1000
+)
+
 const (
 	maxSide     = 8192    // pixels of a tile's side
 	maxElements = 1 << 26 // of a tensor
@@ -62,8 +68,8 @@ func (s *Spec) check() error {
 			c.require(ok, field, "%q needs an output with the role %s", mode, role)
 		}
 	}
-	c.require(s.Batching.MaxBatchSize >= 1 && s.Batching.MaxBatchSize <= 1024, "batching.max_batch_size", "must be from 1 to 1024")
-	c.require(s.Batching.MaxQueueDelayMS >= 0 && s.Batching.MaxQueueDelayMS <= 1000, "batching.max_queue_delay_ms", "must be from 0 to 1000")
+	c.require(s.Batching.MaxBatchSize >= 1 && s.Batching.MaxBatchSize <= MaxBatchSize, "batching.max_batch_size", "must be from 1 to %d", MaxBatchSize)
+	c.require(s.Batching.MaxQueueDelayMS >= 0 && s.Batching.MaxQueueDelayMS <= MaxQueueDelayMS, "batching.max_queue_delay_ms", "must be from 0 to %d", MaxQueueDelayMS)
 	c.require(s.Batching.ExecuteLimitMS >= 0 && s.Batching.ExecuteLimitMS <= 600_000, "batching.execute_limit_ms", "must be from 0, for the default, to 600000")
 	return c.err()
 }

@@ -71,6 +71,10 @@ func New(target string, o Options) (*Client, error) {
 	return &Client{conn, kserve.NewGRPCInferenceServiceClient(conn)}, nil
 }
 
+// Reconnect has a lost connection made again now. It is for a caller that knows
+// the server to be back; else the next attempt is a fraction of a second away.
+func (c *Client) Reconnect() { c.conn.ResetConnectBackoff() }
+
 // Close ends the connections; calls in flight fail.
 func (c *Client) Close() error { return c.conn.Close() }
 

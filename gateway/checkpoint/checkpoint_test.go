@@ -6,8 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
+	"unicode"
 
 	"histogate/gateway/checkpoint/checkpointtest"
 )
@@ -37,9 +39,8 @@ func TestRead(t *testing.T) {
 	want := &Package{
 		File: "m.pt2", CPUs: []CPU{X86}, GPUs: []int{80, 90}, CUDA: true,
 		Metadata: &Metadata{
-			Model: "Expression",
 			Inputs: Tensors{ // in the order of the text
-				{Name: "tile", Shape: []Dim{batch, {Size: 3}, {Size: 224}, {Size: 224}}, DType: "float16", Description: "an H&E tile"},
+				{Name: "tile", Shape: []Dim{batch, {Size: 3}, {Size: 224}, {Size: 224}}, DType: "float16"},
 				{Name: "bulkrna", Shape: []Dim{batch, {Size: 64}}, DType: "float32"},
 				{Name: "a_first_by_name", Shape: []Dim{batch}, DType: "int64"},
 			},
@@ -132,6 +133,14 @@ func TestReadRefuses(t *testing.T) {
 		"fraction":             {tensors(`{"x": {"shape": [1.5], "dtype": "float32"}}`), `the size "1.5" must be`},
 		"null":                 {tensors(`{"x": {"shape": [null], "dtype": "float32"}}`), `the size "null" must be`},
 		"empty name":           {tensors(`{"x": {"shape": [""], "dtype": "float32"}}`), `the size "\"\"" must be`},
+		"long name":            {tensors(`{"` + strings.Repeat("x", 101) + `": {"shape": ["b"], "dtype": "float32"}}`), `xxx": its name has 101 bytes; at most 100 are taken`},
+		"name that clears":     {tensors(`{"\u001b[2Jx": {"shape": ["b"], "dtype": "float32"}}`), `tensor "\x1b[2Jx": its name holds what cannot be printed`},
+		"name of two lines":    {tensors(`{"x\ny": {"shape": ["b"], "dtype": "float32"}}`), `tensor "x\ny": its name holds what cannot be printed`},
+		"long dtype":           {tensors(`{"x": {"shape": ["b"], "dtype": "` + strings.Repeat("f", 1000) + `"}}`), `tensor "x": its dtype has 1000 bytes; at most 100 are taken`},
+		"dtype that clears":    {tensors(`{"x": {"shape": ["b"], "dtype": "torch.\u001b[2J\u0000"}}`), `tensor "x": its dtype holds what cannot be printed`},
+		"long size":            {tensors(`{"x": {"shape": ["` + strings.Repeat("f", 1000) + `"], "dtype": "float32"}}`), `tensor "x": the name of a size has 1000 bytes; at most 100 are taken`},
+		"size that clears":     {tensors(`{"x": {"shape": ["\u009b2J"], "dtype": "float32"}}`), `tensor "x": the name of a size holds what cannot be printed`},
+		"size of many digits":  {tensors(`{"x": {"shape": [` + strings.Repeat("9", 1000) + `], "dtype": "float32"}}`), `99999" must be a whole number`},
 		"many tensors": {tensors("{" + strings.TrimSuffix(func() (all string) {
 			for i := range maxTensors + 1 {
 				all += fmt.Sprintf(`"x%d": {"shape": ["b"], "dtype": "float32"},`, i)
@@ -143,6 +152,9 @@ func TestReadRefuses(t *testing.T) {
 			_, err := Read(file(t, checkpointtest.Zip(t, test.files...)))
 			if err == nil || !strings.HasPrefix(err.Error(), "m.pt2: ") || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("%v does not name the file and say %q", err, test.want)
+			}
+			if err != nil && len(err.Error()) > 500 {
+				t.Errorf("it has %d bytes", len(err.Error()))
 			}
 		})
 	}
@@ -159,4 +171,26 @@ func TestReadRefusesFiles(t *testing.T) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
+}
+
+// Whatever a description holds, what is said of it is a short line that can be logged
+// and answered, and so is what is taken over from it.
+func FuzzMetadata(f *testing.F) {
+	f.Add([]byte(metadata))
+	f.Add([]byte(`{"inputs": {"x\u001b": {"shape": ["b", 1e400], "dtype": "torch.\n"}}, "outputs": {}}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		m, err := parseMetadata(text)
+		if err != nil {
+			if len(err.Error()) > 500 || strings.ContainsFunc(err.Error(), unicode.IsControl) {
+				t.Errorf("an error that is no line: %q", err)
+			}
+			return
+		}
+		for _, tensor := range slices.Concat(m.Inputs, m.Outputs) {
+			line := tensor.Name + string(tensor.DType) + fmt.Sprint(tensor.Shape)
+			if len(line) > maxText*(maxRank+3) || strings.ContainsFunc(line, unicode.IsControl) {
+				t.Errorf("taken over: %q", line)
+			}
+		}
+	})
 }

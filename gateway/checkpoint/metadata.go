@@ -8,17 +8,18 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 const (
 	maxMetadata = 1 << 20 // bytes
 	maxTensors  = 64      // inputs, and outputs
 	maxRank     = 16
+	maxText     = 100 // bytes of a name or a type
 )
 
 // Metadata is what model_metadata.json says of a model.
 type Metadata struct {
-	Model   string  `json:"model"` // the name of its class
 	Inputs  Tensors `json:"inputs"`
 	Outputs Tensors `json:"outputs"`
 }
@@ -28,10 +29,9 @@ type Tensors []Tensor
 
 // Tensor is an input or an output of a model.
 type Tensor struct {
-	Name        string `json:"-"`
-	Shape       []Dim  `json:"shape"` // the batch dimension included
-	DType       DType  `json:"dtype"`
-	Description string `json:"description"`
+	Name  string `json:"-"`
+	Shape []Dim  `json:"shape"` // the batch dimension included
+	DType DType  `json:"dtype"`
 }
 
 // DType is an element type, as tensor libraries write it, without a prefix.
@@ -86,7 +86,10 @@ func (l *Tensors) UnmarshalJSON(text []byte) error {
 			return err
 		}
 		t := Tensor{Name: key.(string)} // a key is nothing else
-		if err := document.Decode(&t); err != nil {
+		if err = document.Decode(&t); err == nil {
+			err = checkText("its name", t.Name)
+		}
+		if err != nil {
 			return fmt.Errorf("tensor %s: %w", quote(t.Name), err)
 		}
 		switch {
@@ -116,7 +119,7 @@ func (t *DType) UnmarshalJSON(text []byte) error {
 		return errors.New("dtype must be a text")
 	}
 	*t = DType(strings.TrimPrefix(name, "torch."))
-	return nil
+	return checkText("its dtype", name)
 }
 
 // UnmarshalJSON reads a size or a name.
@@ -126,6 +129,9 @@ func (d *Dim) UnmarshalJSON(text []byte) error {
 		if err := json.Unmarshal(text, &d.Name); err != nil {
 			return err
 		}
+		if err := checkText("the name of a size", d.Name); err != nil {
+			return err
+		}
 	} else if json.Unmarshal(text, &d.Size) != nil {
 		d.Size = 0
 	}
@@ -133,4 +139,17 @@ func (d *Dim) UnmarshalJSON(text []byte) error {
 		return fmt.Errorf("the size %s must be a whole number above zero, or a name", quote(string(text)))
 	}
 	return nil
+}
+
+// checkText refuses a text that a message could not repeat: what a model's users and
+// its operator are told holds it.
+func checkText(what, text string) error {
+	switch {
+	case len(text) > maxText:
+		return fmt.Errorf("%s has %d bytes; at most %d are taken", what, len(text), maxText)
+	case strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }):
+		return fmt.Errorf("%s holds what cannot be printed", what)
+	default:
+		return nil
+	}
 }

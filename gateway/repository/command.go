@@ -135,7 +135,7 @@ func (r *Result) write(w io.Writer, target Target) {
 		fmt.Fprintf(table, "%s\tleft out\tits checkpoint is not in the model folder, or its spec names none\n", name)
 	}
 	for _, name := range r.Unknown {
-		fmt.Fprintf(table, "%s\tignored\tno spec names it in its field checkpoint\n", name)
+		fmt.Fprintf(table, "%q\tignored\tno spec names it in its field checkpoint\n", name)
 	}
 	if gpus && len(target.SMs) == 0 {
 		fmt.Fprintf(table, "GPU\tnot checked\tneither TARGET_SM nor nvidia-smi tells the SM version to check GPU code against\n")

@@ -1,6 +1,7 @@
 package repository
 
 import (
+	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -14,6 +15,9 @@ import (
 // maxQueueSize is a backstop: the gateway bounds what it sends before Triton
 // does.
 const maxQueueSize = 1024
+
+// fixedBatch is the parameter that [FixedBatch] reads.
+const fixedBatch = "fixed_batch"
 
 // config is the model's config.pbtxt. The parameters are for the backend.
 func (f *fitted) config() []byte {
@@ -40,10 +44,23 @@ func (f *fitted) config() []byte {
 		c.Parameters = map[string]*kserve.ModelParameter{
 			"input_dtypes": {StringValue: strings.Join(f.inputTypes, ",")},
 			"input_ranks":  {StringValue: strings.Join(f.inputRanks, ",")},
-			"fixed_batch":  {StringValue: strconv.FormatInt(f.fixedBatch, 10)},
+			fixedBatch:     {StringValue: strconv.FormatInt(f.fixedBatch, 10)},
 		}
 	}
 	return written(c)
+}
+
+// FixedBatch is how many rows the model's checkpoint was compiled for, as the backend
+// is told; 0 where any number will do. A larger batch would be none of the model's.
+func FixedBatch(c *kserve.ModelConfig) (rows int, err error) {
+	text := c.Parameters[fixedBatch].GetStringValue()
+	if text == "" {
+		return 0, nil
+	}
+	if rows, err = strconv.Atoi(text); err != nil || rows < 0 {
+		return 0, fmt.Errorf("the parameter %s is %q; it must be a number of rows, or 0 for any", fixedBatch, text)
+	}
+	return rows, nil
 }
 
 // written is the text of a config.pbtxt.

@@ -75,31 +75,61 @@ func (f *fitted) adapt(m *checkpoint.Metadata) error {
 	if err := errors.Join(compare(inputs, m.Inputs), compare(outputs, m.Outputs)); err != nil {
 		return err
 	}
-	limit := int64(f.spec.Batching.MaxBatchSize)
+	limit, err := f.batch(m)
+	if err != nil {
+		return err
+	}
+	f.spec.Batching.MaxBatchSize = min(f.spec.Batching.MaxBatchSize, limit)
 	for i, t := range m.Inputs {
-		in := &f.spec.Inputs[i]
-		mistakes = append(mistakes, takeOver(inputs[i], in, t, i))
+		mistakes = append(mistakes, takeOver(inputs[i], &f.spec.Inputs[i], t, i))
 		f.inputTypes = append(f.inputTypes, string(t.DType))
 		f.inputRanks = append(f.inputRanks, strconv.Itoa(len(t.Shape)))
-		if rows := t.Shape[0].Size; rows > 0 {
-			if f.fixedBatch > 0 && rows != f.fixedBatch {
-				mistakes = append(mistakes, fmt.Errorf("its inputs are compiled for batches of %d and of %d", f.fixedBatch, rows))
-			}
-			f.fixedBatch = rows
-			limit = min(limit, rows)
-		}
 	}
 	for i, t := range m.Outputs {
 		f.spec.Outputs[i].Name = t.Name
 		if t.DType != float32Type && t.DType != float16Type && t.DType != bfloat16Type {
 			mistakes = append(mistakes, outputs[i].mistake(t, i, "dtype", t.DType, "float32, float16 or bfloat16"))
 		}
-		if rows := t.Shape[0].Size; rows > 0 {
-			limit = min(limit, rows)
+	}
+	return errors.Join(mistakes...)
+}
+
+// batch takes over how many rows the model was compiled for, and returns how many it
+// may be sent: prep's bound where the inputs' batch dimensions all have names. Outputs
+// may have a number there even so: a model can pad each batch to its full size.
+func (f *fitted) batch(m *checkpoint.Metadata) (limit int, err error) {
+	type labelled struct {
+		label string
+		rows  checkpoint.Dim
+	}
+	var inputs, outputs []labelled
+	for _, t := range m.Inputs {
+		inputs = append(inputs, labelled{fmt.Sprintf("input %q", clip(t.Name)), t.Shape[0]})
+	}
+	for _, t := range m.Outputs {
+		outputs = append(outputs, labelled{fmt.Sprintf("output %q", clip(t.Name)), t.Shape[0]})
+	}
+	alike := [][]labelled{inputs, outputs}
+	if inputs[0].rows.Size > 0 {
+		alike = [][]labelled{slices.Concat(inputs, outputs)}
+	}
+	for _, list := range alike {
+		for _, t := range list {
+			if first := list[0]; t.rows.Size != first.rows.Size {
+				return 0, fmt.Errorf("the batch dimension of %s is %s, of %s %s: all must have names there, or all the same number",
+					first.label, clip(first.rows.String()), t.label, clip(t.rows.String()))
+			}
 		}
 	}
-	f.spec.Batching.MaxBatchSize = int(limit)
-	return errors.Join(mistakes...)
+	rows := max(inputs[0].rows.Size, outputs[0].rows.Size)
+	if rows > prep.MaxBatchSize {
+		return 0, fmt.Errorf("it is compiled for batches of %d; at most %d rows are taken", rows, prep.MaxBatchSize)
+	}
+	f.fixedBatch = inputs[0].rows.Size
+	if rows == 0 {
+		rows = prep.MaxBatchSize
+	}
+	return int(rows), nil
 }
 
 // takeOver gives an input of the spec the name and the type that the checkpoint

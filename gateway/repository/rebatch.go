@@ -14,7 +14,8 @@ import (
 
 // Rebatch copies a model repository into the folder out, with other batches than
 // its specs and configurations say: maxBatchSize unless it is 0, maxQueueDelayMS
-// unless it is nil. All else is linked to. No models means all that have a spec.
+// unless it is nil, and no more rows than a model was compiled for. All else is linked
+// to. No models means all that have a spec.
 func Rebatch(out, from string, models []string, maxBatchSize int, maxQueueDelayMS *float64) error {
 	specs, err := readSpecs(from, models)
 	if err != nil {
@@ -48,6 +49,13 @@ func rebatch(out, from string, spec *prep.Spec) error {
 	}
 	if config.GetDynamicBatching() == nil {
 		return fmt.Errorf("%s: dynamic_batching is missing", configName)
+	}
+	compiledFor, err := FixedBatch(config)
+	if err != nil {
+		return fmt.Errorf("%s: %w", configName, err)
+	}
+	if compiledFor > 0 {
+		spec.Batching.MaxBatchSize = min(spec.Batching.MaxBatchSize, compiledFor)
 	}
 	config.MaxBatchSize = int32(spec.Batching.MaxBatchSize) // at most 1024, as settings and specs are checked
 	config.GetDynamicBatching().MaxQueueDelayMicroseconds = Microseconds(spec.Batching)

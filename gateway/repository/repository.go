@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -67,15 +68,17 @@ func (r *Result) Built() int {
 	return n
 }
 
-// Holds tells whether a model folder has the checkpoint of any spec.
-func Holds(specs, modelDir string) bool {
-	files, err := filepath.Glob(filepath.Join(modelDir, "*.pt2"))
-	if err != nil || files == nil {
-		return false
+// Holds tells whether a folder has a checkpoint, whether a spec names it or not. A
+// folder that is not there has none; one that cannot be read is an error.
+func Holds(modelDir string) (bool, error) {
+	files, err := os.ReadDir(modelDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
 	}
-	all, err := readSpecs(specs, nil)
-	return err == nil && slices.ContainsFunc(all, func(s *prep.Spec) bool { return s.Checkpoint != "" && isThere(modelDir, s.Checkpoint) })
+	return slices.ContainsFunc(files, isCheckpoint), err
 }
+
+func isCheckpoint(f os.DirEntry) bool { return strings.HasSuffix(f.Name(), ".pt2") }
 
 // AssetsDir is where lists are looked for when nothing else is said.
 func AssetsDir(modelDir string) string {
@@ -123,8 +126,8 @@ func Build(out string, o Options) (*Result, error) {
 		result.Models = append(result.Models, m)
 	}
 	for _, f := range files {
-		if name := f.Name(); strings.HasSuffix(name, ".pt2") && !known[name] {
-			result.Unknown = append(result.Unknown, name)
+		if isCheckpoint(f) && !known[f.Name()] {
+			result.Unknown = append(result.Unknown, f.Name())
 		}
 	}
 	return result, nil

@@ -7,7 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -133,9 +135,10 @@ func TestBuildVariants(t *testing.T) {
 		"h1_optimus_cls_token.pt2": {},
 		"tissue_seg_aoti.pt2": {Metadata: `{"inputs": {"x": {"shape": [4, 3, 512, 512], "dtype": "float32"}},
 			"outputs": {"y": {"shape": [4, 1, 512, 512], "dtype": "float32"}}}`},
+		"m_optimus_prediction.pt2": {Metadata: strings.NewReplacer(`["B", 40]`, "[6, 40]", `["B", 16]`, "[6, 16]").Replace(optimusMetadata)},
 	}))
 	o.Copy = true
-	if result, err := Build(out, o); err != nil || result.Built() != 2 {
+	if result, err := Build(out, o); err != nil || result.Built() != 3 {
 		t.Fatalf("%+v, %v", result, err)
 	}
 	plain, err := tritonclient.ReadModelConfig(filepath.Join(out, "h1", "config.pbtxt"))
@@ -145,6 +148,10 @@ func TestBuildVariants(t *testing.T) {
 	fixed, err := tritonclient.ReadModelConfig(filepath.Join(out, "tissue-seg", "config.pbtxt"))
 	if err != nil || fixed.MaxBatchSize != 4 || fixed.Parameters["fixed_batch"].GetStringValue() != "4" {
 		t.Errorf("with a fixed batch: %v, %v", fixed, err)
+	}
+	padded, err := tritonclient.ReadModelConfig(filepath.Join(out, "m-optimus", "config.pbtxt"))
+	if err != nil || padded.MaxBatchSize != 6 || padded.Parameters["fixed_batch"].GetStringValue() != "0" {
+		t.Errorf("with a batch that the checkpoint pads by itself: %v, %v", padded, err)
 	}
 	original, err := os.ReadFile(filepath.Join(o.ModelDir, "tissue_seg_aoti.pt2"))
 	if err != nil {
@@ -170,6 +177,11 @@ func TestBuildProblems(t *testing.T) {
 		}
 		return checkpointtest.Package{Metadata: strings.Replace(optimusMetadata, old, changed, 1)}
 	}
+	// rows has a batch dimension of a number, before the changes.
+	rows := func(n int, changes ...string) checkpointtest.Package {
+		text := strings.ReplaceAll(optimusMetadata, `"B"`, strconv.Itoa(n))
+		return checkpointtest.Package{Metadata: strings.NewReplacer(changes...).Replace(text)}
+	}
 	contradicts := "model_metadata.json in m_optimus_prediction.pt2 contradicts the model's spec: "
 	for name, test := range map[string]struct {
 		p      checkpointtest.Package
@@ -188,7 +200,13 @@ func TestBuildProblems(t *testing.T) {
 		"RNA's dtype":  {p: optimus(`"torch.float16"`, `"int64"`), want: contradicts + `input 2, "bulkrna_processed_counts", has the dtype int64 in the metadata; the spec has "bulkrna" with float32`},
 		"output dtype": {p: optimus(`"bfloat16"`, `"float64"`), want: contradicts + `output 2, "e", has the dtype float64 in the metadata; the spec has "embedding" with float32, float16 or bfloat16`},
 		"name":         {p: optimus(`"image"`, `"an image"`), want: `inputs[0].name: "an image" is not a tensor's name`},
-		"two batches":  {p: optimus(`["B", 3, 224, 224]`, `[2, 3, 224, 224]`), want: ""},
+		"one fixed":    {p: optimus(`["B"], "dtype": "torch.int64"`, `[1], "dtype": "torch.int64"`), want: contradicts + `the batch dimension of input "image" is B, of input "probes" 1: all must have names there, or all the same number`},
+		"first fixed":  {p: optimus(`["B", 3, 224, 224]`, `[2, 3, 224, 224]`), want: contradicts + `the batch dimension of input "image" is 2, of input "bulkrna_processed_counts" B: `},
+		"output fixed": {p: optimus(`["B", 40]`, `[2, 40]`), want: contradicts + `the batch dimension of output "p" is 2, of output "e" B: `},
+		"output's":     {p: rows(4, `[4, 40]`, `[5, 40]`, `[4, 16]`, `[5, 16]`), want: contradicts + `the batch dimension of input "image" is 4, of output "p" 5: `},
+		"no output's":  {p: rows(4, `[4, 40]`, `["B", 40]`, `[4, 16]`, `["B", 16]`), want: contradicts + `the batch dimension of input "image" is 4, of output "p" B: `},
+		"huge":         {p: rows(1025), want: contradicts + `it is compiled for batches of 1025; at most 1024 rows are taken`},
+		"huge outputs": {p: rows(1<<40, "[1099511627776, 3, 224", `["B", 3, 224`, "[1099511627776, 64]", `["B", 64]`, "[1099511627776]", `["B"]`), want: contradicts + `it is compiled for batches of 1099511627776; at most 1024 rows are taken`},
 		"no assets":    {p: optimus("MOptimus", "M"), assets: "nothing", want: "input_gene_set.csv, which its spec names, cannot be read from its assets; put it into the folder m-optimus of ASSETS_DIR"},
 		"short assets": {p: optimus("MOptimus", "M"), assets: "short", want: "its assets do not fit its checkpoint: inputs[1].shape: [64] is not what 1 input genes become"},
 	} {
@@ -215,12 +233,6 @@ func TestBuildProblems(t *testing.T) {
 			result, err := Build(out, o)
 			if err != nil {
 				t.Fatal(err)
-			}
-			if test.want == "" {
-				if result.Models[1].Problem != nil || result.Models[1].Spec.Batching.MaxBatchSize != 2 {
-					t.Errorf("%+v", result.Models[1])
-				}
-				return
 			}
 			if result.Built() != 1 || result.Models[0].Problem != nil {
 				t.Errorf("h1 is not built: %v", result.Models[0].Problem)
@@ -252,12 +264,14 @@ func TestBuildNamed(t *testing.T) {
 }
 
 func TestHolds(t *testing.T) {
-	specs := filepath.Join(testdata, "specs")
-	if !Holds(specs, modelDir(t, map[string]checkpointtest.Package{"h1_optimus_cls_token.pt2": {}})) {
-		t.Error("a folder with a checkpoint does not hold one")
+	other := modelDir(t, map[string]checkpointtest.Package{"other.pt2": {}})
+	for folder, want := range map[string]bool{other: true, t.TempDir(): false, "/nonexistent": false} {
+		if holds, err := Holds(folder); err != nil || holds != want {
+			t.Errorf("%s: %t, %v", folder, holds, err)
+		}
 	}
-	if Holds(specs, modelDir(t, map[string]checkpointtest.Package{"other.pt2": {}})) || Holds(specs, "/nonexistent") {
-		t.Error("a folder without a spec's checkpoint holds one")
+	if _, err := Holds(filepath.Join(other, "other.pt2")); err == nil {
+		t.Error("what is no folder holds nothing, and that is no error")
 	}
 }
 
@@ -346,17 +360,25 @@ func TestRebatch(t *testing.T) {
 	if result, err := Build(built, o); err != nil || result.Built() != 1 {
 		t.Fatalf("%+v, %v", result, err)
 	}
+	fixed := filepath.Join(t.TempDir(), "fixed")
+	o = options(modelDir(t, map[string]checkpointtest.Package{"m_optimus_prediction.pt2": {Metadata: strings.ReplaceAll(optimusMetadata, `"B"`, "4")}}))
+	if result, err := Build(fixed, o); err != nil || result.Built() != 1 {
+		t.Fatalf("%+v, %v", result, err)
+	}
 	wait := 7.5
 	for _, test := range []struct {
+		built string
 		size  int
 		wait  *float64
 		want  prep.Batching
 		delay uint64
 	}{
-		{3, nil, prep.Batching{MaxBatchSize: 3, MaxQueueDelayMS: 30}, 30000},
-		{0, &wait, prep.Batching{MaxBatchSize: 48, MaxQueueDelayMS: 7.5}, 7500},
+		{built, 3, nil, prep.Batching{MaxBatchSize: 3, MaxQueueDelayMS: 30}, 30000},
+		{built, 0, &wait, prep.Batching{MaxBatchSize: 48, MaxQueueDelayMS: 7.5}, 7500},
+		{fixed, 3, nil, prep.Batching{MaxBatchSize: 3, MaxQueueDelayMS: 30}, 30000},
+		{fixed, 48, nil, prep.Batching{MaxBatchSize: 4, MaxQueueDelayMS: 30}, 30000}, // no more than it was compiled for
 	} {
-		out := t.TempDir()
+		built, out := test.built, t.TempDir()
 		if err := Rebatch(out, built, nil, test.size, test.wait); err != nil {
 			t.Fatal(err)
 		}
@@ -381,7 +403,19 @@ func TestRebatch(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := os.Remove(filepath.Join(built, "m-optimus", "config.pbtxt")); err != nil {
+	path := filepath.Join(built, "m-optimus", "config.pbtxt")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = regexp.MustCompile(`string_value: *"0"`).ReplaceAll(text, []byte(`string_value: "x"`))
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Rebatch(t.TempDir(), built, nil, 3, nil); err == nil || !strings.Contains(err.Error(), `fixed_batch is "x"`) {
+		t.Errorf("a parameter that is no number: %v", err)
+	}
+	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
 	if err := Rebatch(t.TempDir(), built, nil, 3, nil); err == nil || !strings.Contains(err.Error(), "model m-optimus") {

@@ -14,6 +14,7 @@ import (
 
 	"histogate/prep"
 	"histogate/tests/stack"
+	"histogate/tritonclient"
 )
 
 // routes are the routes that a mode has of its own.
@@ -238,18 +239,20 @@ func contracts(t *testing.T, s *stack.Stack) {
 // them wait, together to one that does.
 func TestModesShareBatches(t *testing.T) {
 	repository := t.TempDir()
-	long := []string{"microseconds: 2000", "microseconds: 600000", "max_queue_delay_ms: 2", "max_queue_delay_ms: 600"}
+	long := []string{"microseconds: 2000", "microseconds: 1000000", "max_queue_delay_ms: 2", "max_queue_delay_ms: 1000"}
 	copyModel(t, repository, "m-optimus", "m-optimus")
-	copyModel(t, repository, "m-optimus", "m-optimus-long", append([]string{"aliases: [m-optimus-stx]", "aliases: []"}, long...)...)
+	copyModel(t, repository, "m-optimus", "m-optimus-long", append([]string{"aliases: [m-optimus-stx]", "aliases: []", "max_batch_size: 48", "max_batch_size: 24"}, long...)...)
 	copyModel(t, repository, "tissue-seg", "tissue-seg")
 	copyModel(t, repository, "tissue-seg", "tissue-seg-long", long...)
 	s := start(t, stack.Options{Repository: repository})
 	for _, test := range []struct {
-		model      string
-		executions int
+		model string
+		rows  int // that one batch must have
 	}{
-		{"m-optimus", 5},  // three modes, with and without bulk RNA: were batches of one kind alone, there would be six
-		{"tissue-seg", 7}, // of eight, so at least one of two
+		// Of 24 requests 8 are of one mode, and 12 have bulk RNA or have none: a larger
+		// batch holds several modes, and both of the latter.
+		{"m-optimus", 13},
+		{"tissue-seg", 2}, // of eight of one mode
 	} {
 		t.Run(test.model, func(t *testing.T) {
 			spec := readSpec(t, filepath.Join(repository, test.model))
@@ -270,22 +273,43 @@ func TestModesShareBatches(t *testing.T) {
 			if sameBits(alone[0].Output, alone[len(spec.Modes)].Output) {
 				t.Error("another tile, or the bulk RNA, makes no difference")
 			}
-			before := count(t, s, test.model+"-long")
-			// A model that was idle for a second is probed, which may be an execution more.
-			post(t, s, "/invocations", bodies[0])
+			before := batches(t, s, test.model+"-long")
 			for i, a := range together(t, s, bodies) {
 				if a.Status != http.StatusOK || !sameBits(a.Output, alone[i].Output) || !sameBits(a.Embedding, alone[i].Embedding) || a.PatchIdx != alone[i].PatchIdx {
 					t.Errorf("request %d among others: status %d, unlike its answer alone (%s)", i, a.Status, a.Detail)
 				}
 			}
-			did := count(t, s, test.model+"-long").minus(before)
-			executions := did.executions + did.probes - 1 // less the one that went before
-			t.Logf("%d requests took at most %d executions", len(bodies), executions)
-			if executions > test.executions {
-				t.Errorf("%d requests took up to %d executions, want at most %d", len(bodies), executions, test.executions)
+			largest := 0
+			for rows, n := range batches(t, s, test.model+"-long") {
+				if n > before[rows] {
+					largest = max(largest, rows)
+				}
+			}
+			t.Logf("the largest batch of %d requests has %d rows", len(bodies), largest)
+			if largest < test.rows {
+				t.Errorf("the largest batch of %d requests has %d rows, want one of %d or more", len(bodies), largest, test.rows)
 			}
 		})
 	}
+}
+
+// batches is how many batches Triton ran for a model, by their rows.
+func batches(t *testing.T, s *stack.Stack, model string) map[int]uint64 {
+	t.Helper()
+	client, err := tritonclient.New(s.TritonAddress(), tritonclient.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	statistics, err := client.ModelStatistics(t.Context(), model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ran := map[int]uint64{}
+	for _, batch := range statistics.BatchStats {
+		ran[int(batch.BatchSize)] = batch.GetComputeInfer().GetCount()
+	}
+	return ran
 }
 
 // A model is added by a folder: a spec, a configuration, a checkpoint. This one has

@@ -23,8 +23,8 @@ type Model struct {
 	Config *kserve.ModelConfig
 	// Infer answers an inference; nil answers zeros of the configured shapes.
 	Infer func(ctx context.Context, r *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error)
-	// LoadError is what a load fails with.
-	LoadError error
+	// LoadError and UnloadError are what a load and an unload fail with.
+	LoadError, UnloadError error
 }
 
 // Server is a fake Triton in explicit model control mode. Its fields may be set
@@ -40,7 +40,7 @@ type Server struct {
 	unloaded map[string]int
 }
 
-// Unloads is how often the model was unloaded.
+// Unloads is how often the model was to be unloaded.
 func (s *Server) Unloads(model string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,8 +141,11 @@ func (s *Server) RepositoryModelLoad(_ context.Context, r *kserve.RepositoryMode
 func (s *Server) RepositoryModelUnload(_ context.Context, r *kserve.RepositoryModelUnloadRequest) (*kserve.RepositoryModelUnloadResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.loaded, r.ModelName)
 	s.unloaded[r.ModelName]++
+	if m, ok := s.Models[r.ModelName]; ok && m.UnloadError != nil {
+		return nil, m.UnloadError
+	}
+	delete(s.loaded, r.ModelName)
 	return &kserve.RepositoryModelUnloadResponse{}, nil
 }
 
@@ -157,21 +160,22 @@ func (s *Server) ModelInfer(ctx context.Context, r *kserve.ModelInferRequest) (*
 	return Zeros(m.Config, r), nil
 }
 
-// Zeros is a well-formed answer to a request, for one row of those of the FP32
-// outputs that it asks for.
+// Zeros is a well-formed answer to a request, of those of the FP32 outputs that it
+// asks for.
 func Zeros(config *kserve.ModelConfig, r *kserve.ModelInferRequest) *kserve.ModelInferResponse {
 	answer := &kserve.ModelInferResponse{ModelName: r.ModelName, ModelVersion: "1", Id: r.Id}
+	rows := r.Inputs[0].Shape[0]
 	for _, out := range config.Output {
 		asked := func(o *kserve.ModelInferRequest_InferRequestedOutputTensor) bool { return o.Name == out.Name }
 		if len(r.Outputs) > 0 && !slices.ContainsFunc(r.Outputs, asked) {
 			continue
 		}
-		size := 4
+		size := 4 * int(rows)
 		for _, d := range out.Dims {
 			size *= int(d)
 		}
 		answer.Outputs = append(answer.Outputs, &kserve.ModelInferResponse_InferOutputTensor{
-			Name: out.Name, Datatype: "FP32", Shape: append([]int64{1}, out.Dims...),
+			Name: out.Name, Datatype: "FP32", Shape: append([]int64{rows}, out.Dims...),
 		})
 		answer.RawOutputContents = append(answer.RawOutputContents, make([]byte, size))
 	}

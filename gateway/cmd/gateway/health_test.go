@@ -10,13 +10,19 @@ import (
 
 func TestHealth(t *testing.T) {
 	asked := "nothing"
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked = r.Method + " " + r.URL.Path
 		if r.URL.Path == "/readyz" {
 			http.Error(w, "not ready: h1", http.StatusServiceUnavailable)
 		}
-	}))
+	})
+	server, secure := httptest.NewServer(answer), httptest.NewTLSServer(answer)
 	defer server.Close()
+	defer secure.Close()
+	secureAddress, err := url.Parse(secure.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
 	address, err := url.Parse(server.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -40,6 +46,7 @@ func TestHealth(t *testing.T) {
 		{"another path", []string{port}, []string{"/livez"}, 0, "GET /livez", ""},
 		{"the port that SageMaker gives", []string{"SAGEMAKER_BIND_TO_PORT=" + address.Port()}, nil, 0, "GET /ping", ""},
 		{"the address of HOST", []string{port, "HOST=127.0.0.1"}, nil, 0, "GET /ping", ""},
+		{"over TLS, whatever the certificate's name", []string{"PORT=" + secureAddress.Port(), "TLS_CERT_FILE=c.pem", "TLS_KEY_FILE=k.pem"}, []string{"/livez"}, 0, "GET /livez", ""},
 		{"not ready, and why", []string{port}, []string{"/readyz"}, 1, "GET /readyz", "not ready: h1"},
 		{"nobody listens", []string{"PORT=" + goneAddress.Port()}, nil, 1, "nothing", "connection refused"},
 		{"a port that nobody knows", []string{"PORT=0"}, nil, 1, "nothing", "give PORT a number"},

@@ -40,11 +40,11 @@ func main() {
 		os.Exit(2)
 	}
 	log := slog.New(slog.NewJSONHandler(os.Stdout, &slog.HandlerOptions{Level: cfg.LogLevel}))
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	defer stop()
+	// The signals are not given back: a second one does nothing, however late it comes.
+	ctx, _ := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	if err := serve(ctx, cfg, log); err != nil {
 		log.Error("cannot serve", "error", err)
-		os.Exit(1) //nolint:gocritic // the signals need no restoring when the process ends
+		os.Exit(1)
 	}
 }
 
@@ -52,6 +52,15 @@ func serve(ctx context.Context, cfg *gateway.Config, log *slog.Logger) error {
 	g, err := gateway.New(cfg, log)
 	if err != nil {
 		return err
+	}
+	if cfg.APIKeysFile != "" || cfg.TLSCertFile != "" { // else SIGHUP is a terminal that was closed
+		hangups := make(chan os.Signal, 1)
+		signal.Notify(hangups, syscall.SIGHUP)
+		go func() {
+			for range hangups {
+				g.Reload()
+			}
+		}()
 	}
 	return g.Serve(ctx)
 }

@@ -2,7 +2,10 @@
 
 A test writes a fault's name into the file ``fault`` in the model's folder. The next
 batch of callers meets it, once; the gateway's own probes, tiles of zeros, do not.
-``sticky`` is met by every batch, probes too, until the model is loaded again.
+Those that begin with ``sticky`` are met by every batch, probes too, until the model is
+loaded again; ``server`` until Triton itself is started again. The file ``pace`` has
+each batch of callers take as many seconds as it says, the file ``load`` the next load
+hang.
 """
 
 import importlib.util
@@ -18,51 +21,86 @@ _spec = importlib.util.spec_from_file_location("histogate_backend", _product)
 _backend = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_backend)
 
+_FOREVER = 60  # seconds
+
+_SPOILS = {
+    "nan": lambda output: np.full_like(output, np.nan),
+    "shape": lambda output: output[:, :-1],
+    "rank": lambda output: output[:, :, None],
+    "rows": lambda output: np.concatenate([output, output]),
+    "dtype": lambda output: output.astype(np.float64),
+}
+
+
+def _take(path):
+    """What a file says, once; empty when it is not there."""
+    try:
+        text = path.read_text()
+        path.unlink()
+    except FileNotFoundError:
+        return ""
+    return text
+
+
+def _changed(response, name=None, spoil=None):
+    outputs = [
+        pb_utils.Tensor(name or t.name(), np.ascontiguousarray(spoil(t.as_numpy()) if spoil else t.as_numpy()))
+        for t in response.output_tensors()
+    ]
+    return pb_utils.InferenceResponse(outputs)
+
 
 class TritonPythonModel(_backend.TritonPythonModel):
     """Fails in the way that is asked for."""
 
     def initialize(self, args):
         """Load the checkpoint; what stuck to the process before is gone."""
+        self._folder = pathlib.Path(args["model_repository"])
+        if _take(self._folder / "load"):
+            time.sleep(_FOREVER)
         super().initialize(args)
-        self._fault = pathlib.Path(args["model_repository"]) / "fault"
-        self._stuck = False
+        self._stuck = ""
 
     def _asked(self, requests):
+        """The fault that this batch shall meet."""
         name = self._inputs[0]
         if not any(pb_utils.get_input_tensor_by_name(r, name).as_numpy().any() for r in requests):
             return ""
-        try:
-            fault = self._fault.read_text()
-            self._fault.unlink()
-        except FileNotFoundError:
-            return ""
-        return fault
+        pace = self._folder / "pace"
+        if pace.exists():
+            time.sleep(float(pace.read_text()))
+        return _take(self._folder / "fault")
 
     def execute(self, requests):
         """Answer the requests, or fail as asked."""
         fault = self._asked(requests)
-        self._stuck = self._stuck or fault == "sticky"
-        if self._stuck or fault == "raise":
+        if fault.startswith("sticky"):
+            self._stuck = fault.removeprefix("sticky ")
+        if fault == "server":
+            (self._folder / "server").write_text(str(os.getppid()))
+        fault = self._stuck or fault
+        server = self._folder / "server"
+        if fault == "raise" or (server.exists() and server.read_text() == str(os.getppid())):
             raise RuntimeError("simulated: CUDA error: out of memory")
         if fault == "abort":
             os.abort()
         if fault == "hang":
-            time.sleep(60)
+            time.sleep(_FOREVER)
+        if fault.startswith("slow"):
+            time.sleep(float(fault.removeprefix("slow ")))
         if fault == "none":
             return None
         responses = super().execute(requests)
-        spoil = {
-            "nan": lambda output: np.full_like(output, np.nan),
-            "shape": lambda output: output[:, :-1],
-            "rows": lambda output: np.concatenate([output, output]),
-            "dtype": lambda output: output.astype(np.float64),
-        }.get(fault)
-        if spoil:
-            responses = [
-                pb_utils.InferenceResponse(
-                    [pb_utils.Tensor(t.name(), np.ascontiguousarray(spoil(t.as_numpy()))) for t in r.output_tensors()]
-                )
-                for r in responses
-            ]
-        return responses[:-1] if fault == "fewer" else responses
+        if fault == "fewer":
+            return responses[:-1]
+        if fault == "one error":
+            responses[0] = pb_utils.InferenceResponse(error=pb_utils.TritonError("simulated: one row"))
+        if fault == "one nan":
+            responses[0] = _changed(responses[0], spoil=_SPOILS["nan"])
+        if fault == "name":
+            responses = [_changed(r, name="other") for r in responses]
+        if fault == "no output":
+            responses = [pb_utils.InferenceResponse([]) for _ in responses]
+        if fault in _SPOILS:
+            responses = [_changed(r, spoil=_SPOILS[fault]) for r in responses]
+        return responses

@@ -1,0 +1,196 @@
+package gateway
+
+import (
+	"context"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"histogate/tritonclient/kserve"
+	"histogate/tritonclient/tritontest"
+)
+
+// inferFunc is how a fake model answers.
+type inferFunc = func(context.Context, *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error)
+
+// answerAll has the fake answer every inference, probes too.
+func (r *running) answerAll(infer inferFunc) {
+	r.triton.Update(func(s *tritontest.Server) {
+		m := *s.Models["small"]
+		m.Infer = infer
+		s.Models["small"] = &m
+	})
+}
+
+// notFinite spoils an answer.
+func notFinite(answer *kserve.ModelInferResponse, value float64) *kserve.ModelInferResponse {
+	bits := math.Float32bits(float32(value))
+	copy(answer.RawOutputContents[0][4:], []byte{byte(bits), byte(bits >> 8), byte(bits >> 16), byte(bits >> 24)})
+	return answer
+}
+
+// After each load a model answers a batch of one and a full one before it counts as
+// ready, and afterwards only what it is asked.
+func TestWarmUp(t *testing.T) {
+	var mu sync.Mutex
+	var rows []int64
+	var fullFails, ready atomic.Bool
+	fullFails.Store(true)
+	r := launch(t, testSpec, testConfig, nil, func(s *tritontest.Server) {
+		m := s.Models["small"]
+		m.Infer = func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
+			n := q.Inputs[0].Shape[0]
+			if n > 1 && fullFails.Load() {
+				return nil, status.Error(codes.Internal, "out of memory")
+			}
+			if !ready.Load() {
+				mu.Lock()
+				defer mu.Unlock()
+				rows = append(rows, n)
+			}
+			return tritontest.Zeros(m.Config, q), nil
+		}
+	})
+	for !strings.Contains(r.log.String(), "a batch of 4") {
+		time.Sleep(time.Millisecond)
+	}
+	if a := do(t, r.request(t, http.MethodGet, "/ping", "")); a.status != http.StatusServiceUnavailable {
+		t.Errorf("/ping says %d of a model that fails on a full batch", a.status)
+	}
+	mu.Lock()
+	rows = nil
+	mu.Unlock()
+	fullFails.Store(false)
+	r.await(t, http.StatusOK)
+	ready.Store(true)
+	mu.Lock()
+	defer mu.Unlock()
+	// The attempt before may have asked for one row just before the list was emptied.
+	if got := rows[len(rows)-2:]; !slices.Equal(got, []int64{1, 4}) || len(rows) > 3 {
+		t.Errorf("ready after batches of %v", rows)
+	}
+}
+
+// A model of which every answer is useless is no more ready than one that fails, and
+// is loaded again; one such answer among good ones is its caller's alone.
+func TestNonFiniteAnswersAndReadiness(t *testing.T) {
+	r := run(t, nil)
+	config := r.models.list[0].config
+	r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
+		return notFinite(tritontest.Zeros(config, q), math.NaN()), nil
+	})
+	for range 2 * failuresToDoubt {
+		wantFailure(t, r.post(t, "/invocations", goodTile), http.StatusServiceUnavailable, CodeForwardFailed)
+	}
+	if a := do(t, r.request(t, http.MethodGet, "/ping", "")); a.status != http.StatusOK {
+		t.Errorf("/ping says %d while a probe is answered well: %s", a.status, a.raw)
+	}
+	r.answerAll(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
+		return tritontest.Zeros(config, q), nil
+	})
+	if a := r.post(t, "/invocations", goodTile); a.status != http.StatusOK {
+		t.Errorf("after a probe was answered well: %d %s", a.status, a.raw)
+	}
+	r.answerAll(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
+		answer := tritontest.Zeros(config, q)
+		if r.triton.Unloads("small") == 0 {
+			return notFinite(answer, math.Inf(1)), nil
+		}
+		return answer, nil
+	})
+	for range failuresToDoubt {
+		wantFailure(t, r.post(t, "/invocations", goodTile), http.StatusServiceUnavailable, CodeForwardFailed)
+	}
+	if a := r.post(t, "/invocations", goodTile); a.status != http.StatusOK {
+		t.Errorf("a request that waited while the model was loaded again: %d %s", a.status, a.raw)
+	}
+	if n := testutil.ToFloat64(r.metrics.reloads.WithLabelValues("small", "it fails on every batch")); n != 1 {
+		t.Errorf("%v reloads counted", n)
+	}
+}
+
+// What somebody else's Triton does not do is reported: in the log, in the metrics and
+// by /ping.
+func TestUnloadFails(t *testing.T) {
+	r := run(t, nil)
+	var dead atomic.Bool
+	dead.Store(true)
+	r.triton.Update(func(s *tritontest.Server) {
+		m := *s.Models["small"]
+		m.UnloadError = status.Error(codes.Internal, inside)
+		m.Infer = func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
+			if dead.Load() {
+				return nil, status.Error(codes.Internal, "Stub process 'small_0_0' is not healthy.")
+			}
+			return tritontest.Zeros(m.Config, q), nil
+		}
+		s.Models["small"] = &m
+	})
+	wantFailure(t, r.post(t, "/invocations", goodTile), http.StatusServiceUnavailable, CodeForwardFailed)
+	r.awaitLog(t, "by whoever runs it", 1)
+	for range 3 {
+		a := do(t, r.request(t, http.MethodGet, "/ping", ""))
+		wantFailure(t, a, http.StatusServiceUnavailable, CodeBackendUnavailable, "the inference server has to be started again")
+		time.Sleep(50 * time.Millisecond)
+	}
+	if n := testutil.ToFloat64(r.metrics.tritonEnds.WithLabelValues("a model's unload does not come back")); n < 1 {
+		t.Error("it is not counted")
+	}
+	dead.Store(false)
+	r.await(t, http.StatusOK)
+}
+
+// awaitLog waits until the log holds a text a number of times.
+func (r *running) awaitLog(t *testing.T, text string, times int) {
+	t.Helper()
+	for began := time.Now(); strings.Count(r.log.String(), text) < times; time.Sleep(time.Millisecond) {
+		if time.Since(began) > 10*time.Second {
+			t.Fatalf("the log does not hold %q %d times:\n%s", text, times, r.log)
+		}
+	}
+}
+
+// A server that ends now and then is started again at once, one that ends again and
+// again is held back, and given up in the end.
+func TestRestarts(t *testing.T) {
+	type end struct {
+		after time.Duration // since the end before
+		live  bool
+		wait  time.Duration
+		ok    bool
+	}
+	for name, test := range map[string]struct {
+		limit int
+		ends  []end
+	}{
+		"three 5 s apart": {10, slices.Repeat([]end{{5 * time.Second, true, 250 * time.Millisecond, true}}, 3)},
+		"again and again": {8, []end{
+			{0, true, 250 * time.Millisecond, true}, {time.Second, true, 250 * time.Millisecond, true}, {time.Second, true, 250 * time.Millisecond, true},
+			{time.Second, true, 250 * time.Millisecond, true}, {time.Second, true, 250 * time.Millisecond, true},
+			{time.Second, true, 500 * time.Millisecond, true}, {time.Second, true, time.Second, true}, {time.Second, true, 2 * time.Second, true},
+			{time.Second, true, 4 * time.Second, false},
+		}},
+		"for ever, but seldom": {10, slices.Repeat([]end{{3 * time.Minute, true, 250 * time.Millisecond, true}}, 100)},
+		"slow to fail":         {1, []end{{time.Hour, true, 250 * time.Millisecond, true}, {time.Hour, false, 250 * time.Millisecond, false}}},
+		"none allowed":         {0, []end{{0, true, 250 * time.Millisecond, false}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, now := restarts{limit: test.limit}, time.Now()
+			for i, e := range test.ends {
+				now = now.Add(e.after)
+				if wait, ok := r.next(now, e.live); wait != e.wait || ok != e.ok {
+					t.Errorf("end %d: wait %s, %t; want %s, %t", i, wait, ok, e.wait, e.ok)
+				}
+			}
+		})
+	}
+}
