@@ -43,6 +43,7 @@ func TestFaults(t *testing.T) {
 		name string
 		run  func(*testing.T, *report)
 	}{
+		{"load does not come back", loadHangs},
 		{"queue full", queueFull},
 		{"queue timeout", queueTimeout},
 		{"late answer", lateAnswer},
@@ -177,6 +178,16 @@ func killWhileLoading(t *testing.T, b *bench) time.Time {
 	go func() { _ = client.LoadModel(ctx, "h1") }() // it fails when Triton ends
 	b.awaitMet(t, "load")
 	return kill(t, old[0], syscall.SIGKILL)
+}
+
+// A load that hangs, though the model was in service before, has Triton started again.
+func loadHangs(t *testing.T, r *report) {
+	c := usual()
+	c.env = append(c.env, "MODEL_LOAD_TIMEOUT=6s") // for a load that takes half a second
+	processFault{"load does not come back", func(t *testing.T, b *bench) time.Time {
+		b.ask(t, "load", "hang")
+		return kill(t, b.stubs(t)[0], syscall.SIGKILL)
+	}, window, truthLimit, restarted}.meet(t, start(t, c), r)
 }
 
 func (f processFault) meet(t *testing.T, b *bench, r *report) {
