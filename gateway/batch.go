@@ -106,7 +106,7 @@ func checkSize(spec *prep.Spec, mode prep.Mode, tiles []*prep.Request, limit int
 	size := len(`{"responses":[]}`)
 	for i, tile := range tiles {
 		if size += each + tile.MostEcho(); size > limit {
-			advice := fmt.Sprintf("at most %d of them in a call", i)
+			advice := fmt.Sprintf("no more than the first %d of them in a call", i)
 			if i == 0 {
 				advice = "each in a request of its own"
 			}
@@ -136,7 +136,7 @@ func (g *Gateway) runTiles(ctx context.Context, t *trace, m *model, mode prep.Mo
 			traces[i] = trace{id: t.id + "-" + strconv.Itoa(i), start: now, mark: now}
 			o.job, err = g.prepare(ctx, &traces[i],
 				func() (*prep.Request, error) { return tile, nil },
-				func(*prep.Request) (*model, prep.Mode, error) { return m, mode, nil })
+				func(r *prep.Request) (*model, prep.Mode, error) { return m, mode, g.checkChoice(r, m, mode) })
 			if _, own := errors.AsType[*prep.Error](err); own {
 				o.err = err
 				g.tileFailed(t, i, err)
@@ -151,6 +151,22 @@ func (g *Gateway) runTiles(ctx context.Context, t *trace, m *model, mode prep.Mo
 	err := group.Wait()
 	t.merge(traces)
 	return outcomes, err
+}
+
+// checkChoice refuses a tile that asks for another model or mode than its call.
+func (g *Gateway) checkChoice(r *prep.Request, m *model, mode prep.Mode) error {
+	name, err := r.ModelName()
+	if err != nil {
+		return err
+	}
+	if name != "" && g.models.byName[name] != m {
+		return &prep.Error{Code: prep.InvalidRequest, Field: "model_name", Detail: fmt.Sprintf("%q, and the call is for %s; leave it out, or send the tile in a call of its own", clip(name), m.spec.Name)}
+	}
+	own, err := r.Mode()
+	if err == nil && own != "" && prep.Mode(own) != mode {
+		err = &prep.Error{Code: prep.InvalidRequest, Field: "mode", Detail: fmt.Sprintf("%q, and the call's mode is %s; leave it out, or send the tile in a call of its own", clip(own), mode)}
+	}
+	return err
 }
 
 // tileFailed logs and counts what one tile of a call failed with. The call itself may succeed.
@@ -219,7 +235,8 @@ type Result struct {
 
 // Forward runs tiles through a model, as POST /api/batch/{model} does: N requests
 // in, N results out, in their order. Requests are made by [prep.ParseRequest] or
-// [prep.RawRequest], and stay the caller's. A tile that cannot be used fails alone.
+// [prep.RawRequest], and stay the caller's. A tile that cannot be used, or that asks
+// for another model or mode, fails alone.
 // What fails the call is everybody's, and always an [*Error]: the model is unknown or
 // lacks the mode, there are more tiles than MAX_BATCH_REQUESTS or more than can be
 // admitted now, the context or REQUEST_TIMEOUT ended, or the model failed on a batch.

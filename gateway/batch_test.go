@@ -42,6 +42,9 @@ func TestBatch(t *testing.T) {
 	r := runPair(t, nil)
 	second := replaced(`"patch_idx":7`, `"patch_idx":8`)
 	tiles := []string{goodTile, replaced("iVBO", "AAAA"), second, replaced(`"x":1`, `"x":1.5`), goodTile, "7"}
+	for i := range tiles {
+		tiles[i] = strings.Replace(tiles[i], `,"mode":"embedding"`, "", 1)
+	}
 	for mode, path := range map[string]string{"prediction": "/api/predict/small", "embedding": "/api/embed/small", "prediction_with_embedding": "/api/predict_with_embedding/small"} {
 		all := responses(t, r.post(t, "/api/batch/small", batchOf(mode, tiles...)))
 		if len(all) != len(tiles) {
@@ -73,6 +76,25 @@ func TestBatch(t *testing.T) {
 	}
 	if n := strings.Count(r.log.String(), `"msg":"tile failed"`); n != 9 {
 		t.Errorf("%d failed tiles are in the log, not 9", n)
+	}
+}
+
+// A tile may say of which model and mode it is, but not other ones than its call.
+func TestBatchTileOfAnotherCall(t *testing.T) {
+	r := run(t, nil)
+	alone := r.post(t, "/api/embed/small", goodTile)
+	all := responses(t, r.post(t, "/api/batch/tiny", batchOf("embedding", goodTile, replaced(`"small"`, `"tiny"`), replaced(`"small"`, "null"),
+		replaced(`"small"`, `"nope"`), replaced(`"small"`, "7"), replaced(`"embedding"`, `"prediction"`), replaced(`"embedding"`, "7"))))
+	for i, want := range []string{alone.raw, alone.raw, alone.raw,
+		`model_name: \"nope\", and the call is for small`, "model_name: must be a string",
+		`mode: \"prediction\", and the call's mode is embedding`, "mode: must be a string",
+	} {
+		if got := string(all[i]); got != want && (want == alone.raw || !strings.Contains(got, want) || !strings.Contains(got, `"status":400,"code":"invalid_request"`) || !strings.Contains(got, "patch_idx 7")) {
+			t.Errorf("tile %d: %s, want %s", i, got, want)
+		}
+	}
+	if a := runPair(t, nil).post(t, "/api/batch/small", `{"mode":null,"requests":[`+replaced(`"embedding"`, `"prediction"`)+`]}`); !strings.Contains(string(responses(t, a)[0]), `"output":[`) {
+		t.Errorf("a mode of null is none: %s", a.raw)
 	}
 }
 
@@ -118,7 +140,7 @@ func TestBatchFailsAsAWhole(t *testing.T) {
 	broken := *r.models.list[0]
 	broken.preparer = nil // whoever uses it panics
 	r.models.byName["broken"] = &broken
-	wantFailure(t, r.post(t, "/api/batch/broken", batchOf("embedding", goodTile)), http.StatusInternalServerError, CodeInternal)
+	wantFailure(t, r.post(t, "/api/batch/broken", batchOf("embedding", replaced(`,"model_name":"small"`, ""))), http.StatusInternalServerError, CodeInternal)
 	if n := testutil.ToFloat64(r.metrics.panics.WithLabelValues("gateway")); n != 1 {
 		t.Errorf("%v panics counted", n)
 	}
@@ -169,9 +191,9 @@ func TestBatchAnswerIsBounded(t *testing.T) {
 		ran.Add(1)
 		return tritontest.Zeros(r.models.list[0].config, q), nil
 	})
-	wantFailure(t, r.post(t, "/api/batch/small", batchOf("embedding", goodTile, goodTile, goodTile)), http.StatusBadRequest, "invalid_request", "requests", "150000", "at most 2")
+	wantFailure(t, r.post(t, "/api/batch/small", batchOf("embedding", goodTile, goodTile, goodTile)), http.StatusBadRequest, "invalid_request", "requests", "150000", "no more than the first 2")
 	long := replaced(`"S1"`, `"`+strings.Repeat("S", 12_000)+`"`)
-	wantFailure(t, r.post(t, "/api/batch/small", batchOf("embedding", long, goodTile)), http.StatusBadRequest, "invalid_request", "at most 1")
+	wantFailure(t, r.post(t, "/api/batch/small", batchOf("embedding", long, goodTile)), http.StatusBadRequest, "invalid_request", "no more than the first 1")
 	if n := ran.Load(); n != 0 {
 		t.Errorf("%d tiles were run", n)
 	}
@@ -182,7 +204,7 @@ func TestBatchAnswerIsBounded(t *testing.T) {
 
 func TestForward(t *testing.T) {
 	r := runPair(t, func(c *Config) { c.MaxBatchRequests = 3 })
-	parsed, err := prep.ParseRequest([]byte(goodTile))
+	parsed, err := prep.ParseRequest([]byte(replaced(`,"mode":"embedding"`, "")))
 	if err != nil {
 		t.Fatal(err)
 	}

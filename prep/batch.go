@@ -1,7 +1,7 @@
 package prep
 
 // Batch is a request of many tiles of one model and mode: a JSON object with the
-// members mode, a string that may be missing, and requests, an array of tile
+// members mode, a string that may be missing or null, and requests, an array of tile
 // requests. It aliases the body that it was parsed from.
 type Batch struct {
 	Mode  string // empty when it has none
@@ -31,9 +31,9 @@ func ParseBatch(body []byte, most int) (_ *Batch, err error) {
 		return nil, refuse(InvalidRequest, "", "the body is %s", err)
 	}
 	b := new(Batch)
-	switch mode.kind {
-	case missing:
-	case stringKind:
+	switch {
+	case mode.kind == missing, mode.isNull():
+	case mode.kind == stringKind:
 		b.Mode = mode.text()
 	default:
 		return nil, refuse(InvalidRequest, "mode", "must be a string")

@@ -22,6 +22,11 @@ func TestBatchTilesAreRequests(t *testing.T) {
 	if b.Mode != "embedding" || len(b.Tiles) != len(elements) {
 		t.Fatalf("mode %q, %d tiles", b.Mode, len(b.Tiles))
 	}
+	for _, none := range []string{`{"requests":[]}`, `{"requests":[],"mode":null}`} { // as for one tile
+		if b, err := ParseBatch([]byte(none), 1); err != nil || b.Mode != "" {
+			t.Errorf("%s: %+v, %v", none, b, err)
+		}
+	}
 	p := NewPreparer(testSpec())
 	for i, tile := range b.Tiles {
 		sample, err := p.Prepare(tile)
@@ -51,7 +56,6 @@ func TestBatchErrors(t *testing.T) {
 		`{"requests":{}}`:                    "requests: missing, or no array",
 		`{"requests":null}`:                  "requests: missing, or no array",
 		`{"requests":[],"mode":7}`:           "mode: must be a string",
-		`{"requests":[],"mode":null}`:        "mode: must be a string",
 		`{"requests":[{},{},{},{}]}`:         "requests: 4 tiles, and one call takes 3; send them in several calls",
 		`{"requests":[1,[2,3,4,5],"6,7,8"]}`: "",
 		`{"requests":[]}`:                    "",

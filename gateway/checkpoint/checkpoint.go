@@ -27,6 +27,9 @@ import (
 // folder of the archive, once.
 const MetadataName = "model_metadata.json"
 
+// descriptionSuffix is how the names of all members end that describe something.
+const descriptionSuffix = "_metadata.json"
+
 // Package is what a checkpoint says of itself.
 type Package struct {
 	File     string    // its file's name, without the folder
@@ -71,18 +74,24 @@ func Read(path string) (*Package, error) {
 // inspect looks at the members that say something of the package.
 func inspect(a *archive) (*Package, error) {
 	p := new(Package)
-	described := ""
+	described, together := "", int64(0) // bytes of all descriptions
 	for i := range a.members {
 		m := &a.members[i]
 		var err error
-		switch base := path.Base(m.name); {
+		base := path.Base(m.name)
+		if strings.HasSuffix(base, descriptionSuffix) {
+			if together += m.size; together > maxMetadata {
+				return nil, fmt.Errorf("%s: is one description too many: they have %d bytes together; at most %d are taken", quote(m.name), together, maxMetadata)
+			}
+		}
+		switch {
 		case base == MetadataName:
 			if described != "" {
 				return nil, fmt.Errorf("holds two descriptions, %s and %s", quote(described), quote(m.name))
 			}
 			described = m.name
 			p.Metadata, err = readMetadata(a, m)
-		case strings.HasSuffix(base, "_metadata.json"):
+		case strings.HasSuffix(base, descriptionSuffix):
 			err = p.addDevice(a, m)
 		case strings.HasSuffix(base, ".so"):
 			err = p.addSharedObject(a, m)
