@@ -87,7 +87,7 @@ func New(ctx context.Context, cfg *Config, log *slog.Logger) (_ *Gateway, err er
 	g.metrics = newMetrics(func() float64 { return float64(len(g.admission.inFlight)) })
 	g.pending, g.cancelPending = context.WithCancel(context.Background())
 	g.stopping, g.stop = context.WithCancel(context.Background())
-	var options tritonclient.Options
+	options := tritonclient.Options{MaxReceiveBytes: warmUpBytes + megabyte} // with what is said of the tensors
 	if cfg.TritonServer != "" {
 		g.child = &child{cfg: cfg, log: log, metrics: g.metrics}
 		options.Dial = g.child.dial

@@ -35,12 +35,17 @@ func somebodyElses(t *testing.T, repository, backends string, port int) (pid int
 	t.Cleanup(func() {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		_ = cmd.Wait()
-		left, _ := filepath.Glob("/dev/shm/stranger-" + strconv.Itoa(port) + "*")
-		for _, path := range left {
-			_ = os.Remove(path)
-		}
+		removeSharedMemory(port)
 	})
 	return cmd.Process.Pid
+}
+
+// removeSharedMemory removes what a stranger that was killed has left in memory.
+func removeSharedMemory(port int) {
+	left, _ := filepath.Glob("/dev/shm/stranger-" + strconv.Itoa(port) + "*") // a sound pattern
+	for _, path := range left {
+		_ = os.Remove(path) // it may be gone already
+	}
 }
 
 // freePort is a port that nothing listens on.
@@ -85,6 +90,9 @@ exec %[2]s "$@"
 	t.Cleanup(func() {
 		if pid, err := number(filepath.Join(folder, "pid")); err == nil {
 			_ = syscall.Kill(-pid, syscall.SIGKILL) // setsid: a group of its own
+			port, _ := number(filepath.Join(folder, "port"))
+			eventually(t, "the stranger lives", func() bool { return syscall.Kill(-pid, 0) != nil })
+			removeSharedMemory(port)
 		}
 	})
 	eventually(t, "the gateway does not serve", func() bool {
