@@ -254,7 +254,7 @@ func TestBatchesOfARepository(t *testing.T) {
 	}
 }
 
-func TestUnready(t *testing.T) {
+func TestReadiness(t *testing.T) {
 	cfg := checkpointConfig(t)
 	g, err := New(t.Context(), cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -273,7 +273,11 @@ func TestUnready(t *testing.T) {
 			h1.up()
 		}
 		var names []string
-		for _, reason := range g.models.unready(test.mode) {
+		ready, err := g.models.readiness(test.mode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, reason := range ready.missing() {
 			name, why, _ := strings.Cut(reason, ": ")
 			if names = append(names, name); why == "" {
 				t.Errorf("%s does not say why", reason)
@@ -281,6 +285,21 @@ func TestUnready(t *testing.T) {
 		}
 		if !slices.Equal(names, strings.Fields(test.names)) {
 			t.Errorf("PING_MODE=%s, h1 up %t: %v, not %s", test.mode, test.up, names, test.names)
+		}
+	}
+}
+
+// A model may be called as a PING_MODE is: asked for by its name it is that model.
+func TestPingOfAModelCalledAny(t *testing.T) {
+	r := run(t, nil)
+	broken := *r.models.list[0]
+	broken.spec, broken.health = new(*broken.spec), new(health)
+	broken.spec.Name = "any"
+	broken.health.trouble.Store(&trouble{reason: "it is broken"})
+	r.models.byName["any"] = &broken
+	for query, status := range map[string]int{"": http.StatusOK, "?model=small": http.StatusOK, "?model=any": http.StatusServiceUnavailable} {
+		if a := do(t, r.request(t, http.MethodGet, "/ping"+query, "")); a.status != status {
+			t.Errorf("%s: %d %s", query, a.status, a.raw)
 		}
 	}
 }

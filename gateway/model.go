@@ -34,6 +34,7 @@ type models struct {
 	names    []string // without aliases, in order
 	byName   map[string]*model
 	fallback *model // of a request that names none; nil when there is no such
+	pinged   readiness
 }
 
 // readModels reads the models to serve from the repository and holds each spec
@@ -87,7 +88,9 @@ func readModels(cfg *Config, broken map[string]modelrepo.Model) (*models, error)
 		}
 	}
 	if len(mistakes) == 0 {
-		mistakes = append(mistakes, served.checkPingMode(cfg.PingMode))
+		var err error
+		served.pinged, err = served.readiness(cfg.PingMode)
+		mistakes = append(mistakes, err)
 	}
 	return served, errors.Join(mistakes...)
 }

@@ -101,16 +101,16 @@ func (g *Gateway) ping(c *fiber.Ctx) error {
 	if g.draining.Load() {
 		return refuse(CodeBackendUnavailable, "the service is shutting down")
 	}
-	mode := g.cfg.PingMode
+	asked := g.models.pinged
 	if name := c.Query("model"); name != "" {
 		m, err := g.models.find(name)
 		if err != nil {
 			return err
 		}
-		mode = m.spec.Name
+		asked = readiness{models: []*model{m}}
 	}
-	if unready := g.models.unready(mode); unready != nil {
-		return refuse(CodeBackendUnavailable, "not ready: %s", strings.Join(unready, "; "))
+	if missing := asked.missing(); missing != nil {
+		return refuse(CodeBackendUnavailable, "not ready: %s", strings.Join(missing, "; "))
 	}
 	return nil
 }

@@ -82,7 +82,7 @@ func runTLS(t *testing.T, change func(*Config)) (*running, *tls.Config) {
 		}
 	}, nil)
 	client := trusting(t, cert)
-	until(t, "it serves", func() bool { return r.models.unready(pingAll) == nil })
+	until(t, "it serves", func() bool { return r.models.pinged.missing() == nil })
 	return r, client
 }
 
