@@ -56,6 +56,9 @@ type Gateway struct {
 // that it has to make is removed when [Gateway.Serve] ends. The context is for the
 // making alone.
 func New(ctx context.Context, cfg *Config, log *slog.Logger) (_ *Gateway, err error) {
+	for _, warning := range cfg.warnings {
+		log.Warn(warning)
+	}
 	keys, certificate, err := readAccess(cfg)
 	if err != nil {
 		return nil, err
