@@ -34,18 +34,18 @@ func freePort(t *testing.T) string {
 // triton is one that runs beside the gateway.
 type triton struct {
 	*process
-	http, grpc string // its ports
+	http, grpc, metrics string // its ports
 }
 
 // runTriton runs what Triton's image starts, on this machine's Triton and models.
 func runTriton(t *testing.T) *triton {
 	t.Helper()
-	s := &triton{http: freePort(t), grpc: freePort(t)}
+	s := &triton{http: freePort(t), grpc: freePort(t), metrics: freePort(t)}
 	command := exec.Command(absolute(t, "deploy/triton/serve"),
 		"--backend-directory="+absolute(t, "build/triton/backends"),
 		"--http-address=127.0.0.1", "--http-port="+s.http,
 		"--grpc-address=127.0.0.1", "--grpc-port="+s.grpc,
-		"--metrics-address=127.0.0.1", "--metrics-port="+freePort(t),
+		"--metrics-address=127.0.0.1", "--metrics-port="+s.metrics,
 	)
 	command.Env = []string{"PATH=" + absolute(t, "build/triton") + ":" + os.Getenv("PATH"), "MODEL_REPOSITORY=" + absolute(t, "model_repository")}
 	s.process = start(t, command)
