@@ -10,7 +10,7 @@ LINTER   := $(CACHE)/bin/golangci-lint-$(GOLANGCI)/golangci-lint
 TIED := setpriv --pdeathsig TERM
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test test-deploy test-pt2 fuzz storm lint generate setup build
+.PHONY: help demo serve test test-deploy breaks test-pt2 fuzz storm lint generate setup build
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -42,6 +42,9 @@ test: build ## every test, those on the real Triton included
 test-deploy: build ## what an operator is given: compose, images, Kubernetes, SageMaker
 	cd tests/deploy && go vet ./...
 	cd tests/deploy && exec $(TIED) go test -count=1 -timeout 10m -exec '$(TIED)' ./...
+
+breaks: build ## breaks manifests, metrics and settings in a copy, and shows that tests notice
+	exec $(TIED) tests/deploy/breaks
 
 fuzz: FUZZ_MUTANTS ?= 200000
 fuzz: FUZZ_SEED ?= 1

@@ -62,7 +62,12 @@ type Config struct {
 	RuntimeEmulation bool // answer as SageMaker's runtime does, on its own route
 
 	LogLevel slog.Level
+
+	warnings []string // what is taken, but hardly meant
 }
+
+// mostWorkers is above the CPUs of any machine: each worker holds an image in memory.
+const mostWorkers = 4096
 
 // setting is one thing an operator can set, by an environment variable or by
 // the flag of the same name in lower case with dashes.
@@ -148,7 +153,14 @@ func settings() []setting {
 		{"MAX_IN_FLIGHT_BYTES", "size of the request bodies that are held at once", "536870912", atLeast(1, func(c *Config) *int { return &c.MaxInFlightBytes })},
 		{"MAX_BODY_BYTES", "size of the largest request body, and of the largest answer to many tiles", "26214400", atLeast(1, func(c *Config) *int { return &c.MaxBodyBytes })},
 		{"MAX_BATCH_REQUESTS", "tiles in one call, never more than MAX_IN_FLIGHT", "128", atLeast(1, func(c *Config) *int { return &c.MaxBatchRequests })},
-		{"PREPROCESS_WORKERS", "requests decoded at once; the default is the number of CPUs", strconv.Itoa(runtime.GOMAXPROCS(0)), atLeast(1, func(c *Config) *int { return &c.PreprocessWorkers })},
+		{"PREPROCESS_WORKERS", "requests decoded at once; the default is the number of CPUs", strconv.Itoa(runtime.GOMAXPROCS(0)), func(c *Config, value string) error {
+			n, err := strconv.Atoi(value)
+			if err != nil || n < 1 || n > mostWorkers {
+				return fmt.Errorf("must be a whole number from 1 to %d; more than the CPUs make nothing faster", mostWorkers)
+			}
+			c.PreprocessWorkers = n
+			return nil
+		}},
 		{"IMAGE_FORMATS", "formats of tiles that are taken, separated by commas", formatNames(), func(c *Config, value string) error {
 			c.ImageFormats = nil
 			for name := range strings.SplitSeq(value, ",") {
@@ -215,6 +227,9 @@ func ReadConfig(args []string, lookupEnv func(string) (string, bool), usage io.W
 	if c.MaxInFlightBytes < c.MaxBodyBytes {
 		mistakes = append(mistakes, fmt.Errorf("MAX_IN_FLIGHT_BYTES=%d is less than the %d of MAX_BODY_BYTES: no such body could ever be taken", c.MaxInFlightBytes, c.MaxBodyBytes))
 	}
+	if c.MaxBodyBytes < megabyte {
+		c.warnings = append(c.warnings, fmt.Sprintf("MAX_BODY_BYTES=%d is less than the %d that SageMaker's batch transform may send at the least: larger ones get a 413", c.MaxBodyBytes, megabyte))
+	}
 	if c.DrainDelay >= c.DrainLimit {
 		mistakes = append(mistakes, fmt.Errorf("DRAIN_DELAY=%s is not less than the %s of DRAIN_LIMIT, both from SIGTERM on: nothing could be answered in between", c.DrainDelay, c.DrainLimit))
 	}
@@ -252,6 +267,16 @@ func readSettings(list []setting, flags *flag.FlagSet, args []string, lookupEnv 
 		v, ok := values[s.env]
 		if isSet[s.env] = ok; !ok {
 			v = given{s.value, s.env}
+		}
+		for _, a := range aliases {
+			passedOver, _ := lookupEnv(a.alias)
+			if a.env != s.env || passedOver == "" || passedOver == v.value {
+				continue
+			}
+			if err := s.read(c, passedOver); err != nil {
+				mistakes = append(mistakes, fmt.Errorf("%s=%q: %w", a.alias, passedOver, err))
+			}
+			c.warnings = append(c.warnings, fmt.Sprintf("%s=%q is passed over for %s=%q; set one of them", a.alias, passedOver, v.from, v.value))
 		}
 		if err := s.read(c, v.value); err != nil {
 			mistakes = append(mistakes, fmt.Errorf("%s=%q: %w", v.from, v.value, err))

@@ -21,6 +21,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // MetadataName is the member that describes the tensors. It may lie in any
@@ -47,7 +48,8 @@ type Package struct {
 // with it and, where it is one, the member.
 func Read(path string) (*Package, error) {
 	name := filepath.Base(path)
-	file, err := os.Open(path)
+	// Not blocking, for else a FIFO would wait here for somebody to write to it.
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, plain(err))
 	}

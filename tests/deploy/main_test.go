@@ -239,11 +239,11 @@ func alone(t *testing.T) *gateway {
 // prober asks as a platform's probes do. An idle connection would hold up Triton's end.
 var prober = http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
 
-// await waits until a GET is answered with 200.
-func await(t *testing.T, url string, limit time.Duration) {
+// await waits until a GET is answered with 200, a minute at most.
+func await(t *testing.T, url string) {
 	t.Helper()
 	last := "nothing"
-	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		response, err := prober.Get(url)
 		if err != nil {
 			last = err.Error()
@@ -257,4 +257,15 @@ func await(t *testing.T, url string, limit time.Duration) {
 		last = response.Status + " " + string(body)
 	}
 	t.Fatalf("%s does not answer 200: %s", url, last)
+}
+
+// status is that of a GET.
+func status(t *testing.T, url string) int {
+	t.Helper()
+	response, err := prober.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	return response.StatusCode
 }

@@ -34,18 +34,18 @@ func freePort(t *testing.T) string {
 // triton is one that runs beside the gateway.
 type triton struct {
 	*process
-	http, grpc string // its ports
+	http, grpc, metrics string // its ports
 }
 
 // runTriton runs what Triton's image starts, on this machine's Triton and models.
 func runTriton(t *testing.T) *triton {
 	t.Helper()
-	s := &triton{http: freePort(t), grpc: freePort(t)}
+	s := &triton{http: freePort(t), grpc: freePort(t), metrics: freePort(t)}
 	command := exec.Command(absolute(t, "deploy/triton/serve"),
 		"--backend-directory="+absolute(t, "build/triton/backends"),
 		"--http-address=127.0.0.1", "--http-port="+s.http,
 		"--grpc-address=127.0.0.1", "--grpc-port="+s.grpc,
-		"--metrics-address=127.0.0.1", "--metrics-port="+freePort(t),
+		"--metrics-address=127.0.0.1", "--metrics-port="+s.metrics,
 	)
 	command.Env = []string{"PATH=" + absolute(t, "build/triton") + ":" + os.Getenv("PATH"), "MODEL_REPOSITORY=" + absolute(t, "model_repository")}
 	s.process = start(t, command)
@@ -63,10 +63,14 @@ func tile(t *testing.T, model string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	body, err := json.Marshal(map[string]any{
-		"model_name": model, "mode": "embedding", "slide_name": "S1", "x": 0, "y": 0, "width": 224, "height": 224,
+	fields := map[string]any{
+		"mode": "embedding", "slide_name": "S1", "x": 0, "y": 0, "width": 224, "height": 224,
 		"patch_idx": 0, "image_data": base64.StdEncoding.EncodeToString(data),
-	})
+	}
+	if model != "" { // else it is DEFAULT_MODEL's
+		fields["model_name"] = model
+	}
+	body, err := json.Marshal(fields)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +102,7 @@ func TestComposeOnThisMachine(t *testing.T) {
 	project := compose(t, []string{"MODELS=h1,m-optimus"}, composeFile)
 	backend := runTriton(t)
 	check := healthCheck(t, project.Services["triton"], backend.http)
-	await(t, "http://127.0.0.1:"+backend.http+"/v2/health/live", time.Minute)
+	await(t, "http://127.0.0.1:"+backend.http+"/v2/health/live")
 	if out, err := check().CombinedOutput(); err != nil {
 		t.Errorf("the health check of a live Triton: %v\n%s", err, out)
 	}
@@ -110,7 +114,7 @@ func TestComposeOnThisMachine(t *testing.T) {
 		env = append(env, name+"="+value)
 	}
 	g := serve(t, append(env, "MODEL_REPOSITORY="+absolute(t, "model_repository"))...)
-	await(t, g.url+"/readyz", time.Minute)
+	await(t, g.url+"/readyz")
 	embed(t, g.url, "h1")
 	if code := g.stop(t, time.Duration(*project.Services["gateway"].StopGracePeriod)); code != 0 {
 		t.Errorf("the gateway ended with exit code %d", code)

@@ -1,0 +1,111 @@
+package deploy
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// What the documents for operators name in backquotes is there: settings, metrics,
+// files, and what links point to.
+func TestDocuments(t *testing.T) {
+	documents, err := filepath.Glob(filepath.Join(root, "deploy", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, folder := range []string{"k8s", "sagemaker", "grafana/dashboards"} {
+		documents = append(documents, filepath.Join(root, "deploy", folder, "README.md"))
+	}
+	known := map[string]bool{
+		// The set-up's own, and those of other programs.
+		"HISTOGATE_CACHE": true, "SAGEMAKER_BIND_TO_PORT": true, "GOMEMLIMIT": true,
+		// Not variables.
+		"KIND_GPU": true,
+	}
+	for name := range settings(t) {
+		known[name] = true
+	}
+	for _, match := range regexp.MustCompile(`(?m)^#(\w+)=`).FindAllStringSubmatch(read(t, ".env.example"), -1) {
+		known[match[1]] = true
+	}
+	metrics := metricNames(t)
+	variable := regexp.MustCompile(`\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b`)
+	for _, path := range documents {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		prose := regexp.MustCompile("(?s)```.*?```").ReplaceAllString(string(text), "")
+		for _, match := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(prose, -1) {
+			for _, name := range variable.FindAllString(match[1], -1) {
+				if !known[name] {
+					t.Errorf("%s names %s, which is no setting", path, name)
+				}
+			}
+			for _, name := range regexp.MustCompile(`\b(?:histogate|nv)_\w+`).FindAllString(match[1], -1) {
+				if !metrics[name] {
+					t.Errorf("%s names %s, which is no metric", path, name)
+				}
+			}
+			if regexp.MustCompile(`^[\w.-]+/[\w./-]+$`).MatchString(match[1]) && !exists(filepath.Dir(path), match[1]) {
+				t.Errorf("%s names %s, which is no file", path, match[1])
+			}
+		}
+		for _, match := range regexp.MustCompile(`\]\(([^)#]+)(?:#[^)]*)?\)`).FindAllStringSubmatch(prose, -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(path), match[1])); err != nil {
+				t.Errorf("%s links to %s, which is not there", path, match[1])
+			}
+		}
+	}
+}
+
+// exists tells whether a path is there: in the folder, above it, among what is laid out
+// by set-up or the reader, or a path of Triton's HTTP.
+func exists(folder, path string) bool {
+	for _, from := range []string{folder, filepath.Join(root, "deploy"), root} {
+		if found, _ := filepath.Glob(filepath.Join(from, path)); found != nil {
+			return true
+		}
+	}
+	first, _, _ := strings.Cut(path, "/")
+	return first == "build" || first == "checkpoints" || first == "assets"
+}
+
+// metricNames are the gateway's, out of its source (most show only when something was
+// counted), and those of a running Triton.
+func metricNames(t *testing.T) map[string]bool {
+	t.Helper()
+	names := map[string]bool{}
+	sources, err := filepath.Glob(filepath.Join(root, "gateway", "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range sources {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range regexp.MustCompile(`"(histogate_\w+)"`).FindAllStringSubmatch(string(text), -1) {
+			names[match[1]] = true
+		}
+	}
+	backend := runTriton(t) // which has most of them only with a model
+	await(t, "http://127.0.0.1:"+backend.http+"/v2/health/live")
+	await(t, serve(t, "MODELS=h1", "MODEL_REPOSITORY="+absolute(t, "model_repository"), "TRITON_ADDRESS=127.0.0.1:"+backend.grpc).url+"/ping")
+	response, err := prober.Get("http://127.0.0.1:" + backend.metrics + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, match := range regexp.MustCompile(`(?m)^# TYPE (\w+)`).FindAllStringSubmatch(string(text), -1) {
+		names[match[1]] = true
+	}
+	return names
+}
