@@ -153,6 +153,4 @@ func brokenModel(spec *prep.Spec, problem error) *model {
 }
 
 // unusable refuses whatever is asked of a broken model.
-func (m *model) unusable() error {
-	return refuse(CodeBackendUnavailable, "%s cannot be used until its operator mends it: %s", m.spec.Name, m.broken)
-}
+func (m *model) unusable() error { return m.unavailable(&trouble{reason: m.broken, lasting: true}) }
