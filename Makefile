@@ -19,8 +19,11 @@ demo: build ## start the stack, send it a real H&E tile, show what came back, st
 	go build -o build/demo ./tests/demo
 	exec $(TIED) build/demo
 
-# With MODEL_DIR the stack serves .pt2 checkpoints, and its Triton has torch.
-serve: pt2 := $(if $(MODEL_DIR),-pt2)
+# Where the gateway is to serve .pt2 checkpoints, its Triton has torch, and so has the
+# set-up, which inherits pt2.
+CHECKPOINTS := $(or $(MODEL_DIR),$(wildcard /opt/ml/model/*.pt2))
+
+serve: pt2 := $(if $(CHECKPOINTS),-pt2)
 serve: export TRITON_SERVER   ?= build/triton$(pt2)/tritonserver
 serve: export TRITON_BACKENDS ?= build/triton$(pt2)/backends
 serve: build ## the stack in the foreground, on PORT (8080) and METRICS_PORT (9090)
@@ -69,7 +72,7 @@ generate: setup ## what is generated and committed: the Go stubs of Triton's pro
 	tritonclient/kserve/generate.sh
 
 setup: ## Debian packages, Triton, Python environments, stand-in models (all others call it)
-	deploy/setup $(if $(MODEL_DIR),pt2)
+	deploy/setup $(if $(MODEL_DIR)$(pt2),pt2)
 
 build: setup
 	go build -o build/gateway ./gateway/cmd/gateway

@@ -145,7 +145,7 @@ func TestKeyFilesThatAreWrong(t *testing.T) {
 		"\ufeff" + oneKey:                      "line 1",
 	} {
 		path := keyFile(t, text)
-		_, err := New(&Config{APIKeysFile: path, TLSCertFile: "/nonexistent/cert", TLSKeyFile: "/nonexistent/key"}, nil)
+		_, err := New(t.Context(), &Config{APIKeysFile: path, TLSCertFile: "/nonexistent/cert", TLSKeyFile: "/nonexistent/key"}, nil)
 		if err == nil || !strings.Contains(err.Error(), named) || !strings.Contains(err.Error(), "API_KEYS_FILE=") || !strings.Contains(err.Error(), "TLS_CERT_FILE=") {
 			t.Errorf("%q: %v", text, err)
 		}
@@ -153,7 +153,7 @@ func TestKeyFilesThatAreWrong(t *testing.T) {
 			t.Errorf("the mistake tells a key: %v", err)
 		}
 	}
-	if _, err := New(&Config{APIKeysFile: "/nonexistent/keys"}, nil); err == nil || !strings.Contains(err.Error(), "no such file") {
+	if _, err := New(t.Context(), &Config{APIKeysFile: "/nonexistent/keys"}, nil); err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("a file that is not there: %v", err)
 	}
 }

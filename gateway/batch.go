@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net/http"
 	"runtime/debug"
 	"strconv"
 	"time"
@@ -55,7 +56,7 @@ func (g *Gateway) batch(c *fiber.Ctx) error {
 			}
 			defer g.admission.leave(more)
 		}
-		outcomes, err := g.run(ctx, t, m, mode, batch.Tiles, presence(c))
+		outcomes, err := g.runTiles(ctx, t, m, mode, batch.Tiles, presence(c))
 		if err != nil {
 			return err
 		}
@@ -105,7 +106,7 @@ func checkSize(spec *prep.Spec, mode prep.Mode, tiles []*prep.Request, limit int
 	size := len(`{"responses":[]}`)
 	for i, tile := range tiles {
 		if size += each + tile.MostEcho(); size > limit {
-			advice := fmt.Sprintf("at most %d of them in a call", i)
+			advice := fmt.Sprintf("no more than the first %d of them in a call", i)
 			if i == 0 {
 				advice = "each in a request of its own"
 			}
@@ -118,9 +119,9 @@ func checkSize(spec *prep.Spec, mode prep.Mode, tiles []*prep.Request, limit int
 	return nil
 }
 
-// run takes tiles through both stages, all at once. Its error is the first that is
+// runTiles takes tiles through both stages, all at once. Its error is the first that is
 // not one tile's own; the others are given up then.
-func (g *Gateway) run(ctx context.Context, t *trace, m *model, mode prep.Mode, tiles []*prep.Request, present func() bool) ([]outcome, error) {
+func (g *Gateway) runTiles(ctx context.Context, t *trace, m *model, mode prep.Mode, tiles []*prep.Request, present func() bool) ([]outcome, error) {
 	outcomes := make([]outcome, len(tiles))
 	traces := make([]trace, len(tiles))
 	group, ctx := errgroup.WithContext(ctx)
@@ -135,7 +136,7 @@ func (g *Gateway) run(ctx context.Context, t *trace, m *model, mode prep.Mode, t
 			traces[i] = trace{id: t.id + "-" + strconv.Itoa(i), start: now, mark: now}
 			o.job, err = g.prepare(ctx, &traces[i],
 				func() (*prep.Request, error) { return tile, nil },
-				func(*prep.Request) (*model, prep.Mode, error) { return m, mode, nil })
+				func(r *prep.Request) (*model, prep.Mode, error) { return m, mode, g.checkChoice(r, m, mode) })
 			if _, own := errors.AsType[*prep.Error](err); own {
 				o.err = err
 				g.tileFailed(t, i, err)
@@ -152,9 +153,27 @@ func (g *Gateway) run(ctx context.Context, t *trace, m *model, mode prep.Mode, t
 	return outcomes, err
 }
 
-// tileFailed logs what one tile of a call failed with. The call itself may succeed.
+// checkChoice refuses a tile that asks for another model or mode than its call.
+func (g *Gateway) checkChoice(r *prep.Request, m *model, mode prep.Mode) error {
+	name, err := r.ModelName()
+	if err != nil {
+		return err
+	}
+	if name != "" && g.models.byName[name] != m {
+		return &prep.Error{Code: prep.InvalidRequest, Field: "model_name", Detail: fmt.Sprintf("%q, and the call is for %s; leave it out, or send the tile in a call of its own", clip(name), m.spec.Name)}
+	}
+	own, err := r.Mode()
+	if err == nil && own != "" && prep.Mode(own) != mode {
+		err = &prep.Error{Code: prep.InvalidRequest, Field: "mode", Detail: fmt.Sprintf("%q, and the call's mode is %s; leave it out, or send the tile in a call of its own", clip(own), mode)}
+	}
+	return err
+}
+
+// tileFailed logs and counts what one tile of a call failed with. The call itself may succeed.
 func (g *Gateway) tileFailed(t *trace, tile int, err error) {
-	attributes := []any{"request_id", t.id, "tile", tile, "model", t.model, "code", classify(err).code, "error", err}
+	code := classify(err).code
+	g.metrics.tiles.WithLabelValues(t.model, string(code)).Inc()
+	attributes := []any{"request_id", t.id, "tile", tile, "model", t.model, "code", code, "error", err}
 	level := slog.LevelInfo
 	if where, stack := panicOf(err); where != "" {
 		g.metrics.panics.WithLabelValues(where).Inc()
@@ -216,20 +235,37 @@ type Result struct {
 
 // Forward runs tiles through a model, as POST /api/batch/{model} does: N requests
 // in, N results out, in their order. Requests are made by [prep.ParseRequest] or
-// [prep.RawRequest], and stay the caller's. A tile that cannot be used fails alone.
-// An error of the call is everybody's: the model is unknown or lacks the mode, there
-// are more tiles than MAX_BATCH_REQUESTS or more than can be admitted now, the
-// context or REQUEST_TIMEOUT ended, or the model failed on a batch.
+// [prep.RawRequest], and stay the caller's. A tile that cannot be used, or that asks
+// for another model or mode, fails alone.
+// What fails the call is everybody's, and always an [*Error]: the model is unknown or
+// lacks the mode, there are more tiles than MAX_BATCH_REQUESTS or more than can be
+// admitted now, the context or REQUEST_TIMEOUT ended, or the model failed on a batch.
 //
 // It may be called while [Gateway.Serve] runs, which keeps the models in service.
 func (g *Gateway) Forward(ctx context.Context, model string, mode prep.Mode, requests []*prep.Request) ([]Result, error) {
+	now := time.Now()
+	t := &trace{id: requestID(""), route: "Forward", start: now, mark: now}
+	results, err := g.forwardTiles(ctx, t, model, mode, requests)
+	if err != nil {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			err = fmt.Errorf("%w: %w", errCallerGone, err)
+		}
+		return nil, g.record(t, err).asError(err)
+	}
+	g.metrics.answered(t, http.StatusOK, "")
+	return results, nil
+}
+
+func (g *Gateway) forwardTiles(ctx context.Context, t *trace, model string, mode prep.Mode, requests []*prep.Request) ([]Result, error) {
 	m, err := g.models.find(model)
 	if err != nil {
 		return nil, err
 	}
+	t.model = m.spec.Name
 	if err := m.spec.CheckMode(mode); err != nil {
 		return nil, err
 	}
+	t.mode = string(mode)
 	if most := g.cfg.mostTiles(); len(requests) > most {
 		return nil, &prep.Error{Code: prep.InvalidRequest, Field: "requests", Detail: fmt.Sprintf("%d tiles, and one call takes %d", len(requests), most)}
 	}
@@ -240,10 +276,7 @@ func (g *Gateway) Forward(ctx context.Context, model string, mode prep.Mode, req
 		return nil, err
 	}
 	defer g.admission.leave(len(requests))
-
-	now := time.Now()
-	t := &trace{id: requestID(""), model: m.spec.Name, mode: string(mode), start: now, mark: now}
-	outcomes, err := g.run(ctx, t, m, mode, requests, func() bool { return true })
+	outcomes, err := g.runTiles(ctx, t, m, mode, requests, func() bool { return true })
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -41,6 +42,9 @@ func TestBatch(t *testing.T) {
 	r := runPair(t, nil)
 	second := replaced(`"patch_idx":7`, `"patch_idx":8`)
 	tiles := []string{goodTile, replaced("iVBO", "AAAA"), second, replaced(`"x":1`, `"x":1.5`), goodTile, "7"}
+	for i := range tiles {
+		tiles[i] = strings.Replace(tiles[i], `,"mode":"embedding"`, "", 1)
+	}
 	for mode, path := range map[string]string{"prediction": "/api/predict/small", "embedding": "/api/embed/small", "prediction_with_embedding": "/api/predict_with_embedding/small"} {
 		all := responses(t, r.post(t, "/api/batch/small", batchOf(mode, tiles...)))
 		if len(all) != len(tiles) {
@@ -72,6 +76,25 @@ func TestBatch(t *testing.T) {
 	}
 	if n := strings.Count(r.log.String(), `"msg":"tile failed"`); n != 9 {
 		t.Errorf("%d failed tiles are in the log, not 9", n)
+	}
+}
+
+// A tile may say of which model and mode it is, but not other ones than its call.
+func TestBatchTileOfAnotherCall(t *testing.T) {
+	r := run(t, nil)
+	alone := r.post(t, "/api/embed/small", goodTile)
+	all := responses(t, r.post(t, "/api/batch/tiny", batchOf("embedding", goodTile, replaced(`"small"`, `"tiny"`), replaced(`"small"`, "null"),
+		replaced(`"small"`, `"nope"`), replaced(`"small"`, "7"), replaced(`"embedding"`, `"prediction"`), replaced(`"embedding"`, "7"))))
+	for i, want := range []string{alone.raw, alone.raw, alone.raw,
+		`model_name: \"nope\", and the call is for small`, "model_name: must be a string",
+		`mode: \"prediction\", and the call's mode is embedding`, "mode: must be a string",
+	} {
+		if got := string(all[i]); got != want && (want == alone.raw || !strings.Contains(got, want) || !strings.Contains(got, `"status":400,"code":"invalid_request"`) || !strings.Contains(got, "patch_idx 7")) {
+			t.Errorf("tile %d: %s, want %s", i, got, want)
+		}
+	}
+	if a := runPair(t, nil).post(t, "/api/batch/small", `{"mode":null,"requests":[`+replaced(`"embedding"`, `"prediction"`)+`]}`); !strings.Contains(string(responses(t, a)[0]), `"output":[`) {
+		t.Errorf("a mode of null is none: %s", a.raw)
 	}
 }
 
@@ -117,7 +140,7 @@ func TestBatchFailsAsAWhole(t *testing.T) {
 	broken := *r.models.list[0]
 	broken.preparer = nil // whoever uses it panics
 	r.models.byName["broken"] = &broken
-	wantFailure(t, r.post(t, "/api/batch/broken", batchOf("embedding", goodTile)), http.StatusInternalServerError, CodeInternal)
+	wantFailure(t, r.post(t, "/api/batch/broken", batchOf("embedding", replaced(`,"model_name":"small"`, ""))), http.StatusInternalServerError, CodeInternal)
 	if n := testutil.ToFloat64(r.metrics.panics.WithLabelValues("gateway")); n != 1 {
 		t.Errorf("%v panics counted", n)
 	}
@@ -168,9 +191,9 @@ func TestBatchAnswerIsBounded(t *testing.T) {
 		ran.Add(1)
 		return tritontest.Zeros(r.models.list[0].config, q), nil
 	})
-	wantFailure(t, r.post(t, "/api/batch/small", batchOf("embedding", goodTile, goodTile, goodTile)), http.StatusBadRequest, "invalid_request", "requests", "150000", "at most 2")
+	wantFailure(t, r.post(t, "/api/batch/small", batchOf("embedding", goodTile, goodTile, goodTile)), http.StatusBadRequest, "invalid_request", "requests", "150000", "no more than the first 2")
 	long := replaced(`"S1"`, `"`+strings.Repeat("S", 12_000)+`"`)
-	wantFailure(t, r.post(t, "/api/batch/small", batchOf("embedding", long, goodTile)), http.StatusBadRequest, "invalid_request", "at most 1")
+	wantFailure(t, r.post(t, "/api/batch/small", batchOf("embedding", long, goodTile)), http.StatusBadRequest, "invalid_request", "no more than the first 1")
 	if n := ran.Load(); n != 0 {
 		t.Errorf("%d tiles were run", n)
 	}
@@ -181,7 +204,7 @@ func TestBatchAnswerIsBounded(t *testing.T) {
 
 func TestForward(t *testing.T) {
 	r := runPair(t, func(c *Config) { c.MaxBatchRequests = 3 })
-	parsed, err := prep.ParseRequest([]byte(goodTile))
+	parsed, err := prep.ParseRequest([]byte(replaced(`,"mode":"embedding"`, "")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,17 +236,56 @@ func TestForward(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	for name, call := range map[string]func() ([]Result, error){
-		"an unknown model": func() ([]Result, error) { return r.Forward(t.Context(), "nope", prep.Embedding, nil) },
-		"a mode it lacks":  func() ([]Result, error) { return r.Forward(t.Context(), "small", "nope", nil) },
-		"too many": func() ([]Result, error) {
-			return r.Forward(t.Context(), "small", prep.Embedding, slices.Repeat([]*prep.Request{raw}, 4))
-		},
-		"a context's end": func() ([]Result, error) { return r.Forward(ended, "small", prep.Embedding, []*prep.Request{raw}) },
+	failing := func(context.Context, *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
+		return nil, status.Error(codes.Internal, inside)
+	}
+	for _, test := range []struct {
+		name  string
+		ctx   context.Context
+		model string
+		mode  prep.Mode
+		tiles int
+		infer func(context.Context, *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error)
+
+		status int
+		code   Code
+		named  string
+		cause  error // that can be found in it
+	}{
+		{name: "an unknown model", model: "nope", mode: prep.Embedding, status: 404, code: CodeUnknownModel, named: "small"},
+		{name: "a mode it lacks", model: "small", mode: "nope", status: 400, code: Code(prep.UnsupportedMode), named: "embedding"},
+		{name: "too many", model: "small", mode: prep.Embedding, tiles: 4, status: 400, code: Code(prep.InvalidRequest), named: "4 tiles"},
+		{name: "a context's end", ctx: ended, model: "small", mode: prep.Embedding, tiles: 1, status: 499, code: CodeCallerGone, named: "gone", cause: context.Canceled},
+		{name: "a batch that fails", model: "small", mode: prep.Embedding, tiles: 1, infer: failing, status: 503, code: CodeForwardFailed, named: "send it again"},
 	} {
-		if results, err := call(); err == nil {
-			t.Errorf("%s: %v", name, results)
+		if test.ctx == nil {
+			test.ctx = t.Context()
 		}
+		if test.infer != nil {
+			r.answerCallers(test.infer)
+		}
+		results, err := r.Forward(test.ctx, test.model, test.mode, slices.Repeat([]*prep.Request{raw}, test.tiles))
+		failed, ok := errors.AsType[*Error](err)
+		if !ok || results != nil || failed.Code != test.code || (failed.RetryAfter == time.Second) != (test.status == 503) {
+			t.Errorf("%s: %v, %+v", test.name, results, err)
+			continue
+		}
+		if !strings.Contains(err.Error(), test.named) || strings.Contains(err.Error(), "secret") || test.cause != nil && !errors.Is(err, test.cause) {
+			t.Errorf("%s: %v does not say %q, or tells what is inside", test.name, err, test.named)
+		}
+		model := ""
+		if test.model == "small" {
+			model = "small"
+		}
+		if n := testutil.ToFloat64(r.metrics.requests.WithLabelValues("Forward", model, strconv.Itoa(test.status), string(test.code))); n != 1 {
+			t.Errorf("%s: counted %v times", test.name, n)
+		}
+	}
+	if n := testutil.ToFloat64(r.metrics.requests.WithLabelValues("Forward", "small", "200", "")); n != 2 {
+		t.Errorf("%v calls counted that went well", n)
+	}
+	if n := testutil.ToFloat64(r.metrics.tiles.WithLabelValues("small", string(prep.InvalidImage))); n != 1 {
+		t.Errorf("%v tiles counted that failed alone", n)
 	}
 	if n := len(r.admission.inFlight); n != 0 {
 		t.Errorf("%d places are not given back", n)

@@ -3,9 +3,11 @@ package gateway
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 
 	modelrepo "histogate/gateway/repository"
 	"histogate/prep"
@@ -21,7 +23,7 @@ const defaultModelDir = "/opt/ml/model"
 // caller's to remove. With nothing to make it returns cfg alone. The checkpoints of
 // otherwise are served where MODEL_DIR is not set; one that no spec names is then as
 // much a mistake as there.
-func makeRepository(cfg *Config, otherwise string, log *slog.Logger) (_ *Config, broken map[string]modelrepo.Model, folder string, err error) {
+func makeRepository(ctx context.Context, cfg *Config, otherwise string, log *slog.Logger) (_ *Config, broken map[string]modelrepo.Model, folder string, err error) {
 	served, rebatch := *cfg, cfg.BatchMaxSize > 0 || cfg.BatchMaxWaitMS != nil
 	if cfg.TritonServer == "" {
 		if cfg.ModelDir != "" || rebatch {
@@ -30,14 +32,8 @@ func makeRepository(cfg *Config, otherwise string, log *slog.Logger) (_ *Config,
 		}
 		return cfg, nil, "", err
 	}
-	if served.ModelDir == "" {
-		there, err := modelrepo.Holds(otherwise)
-		if err != nil {
-			return nil, nil, "", fmt.Errorf("checkpoints are looked for in %s, as MODEL_DIR is not set: %w", otherwise, err)
-		}
-		if there {
-			served.ModelDir = otherwise
-		}
+	if served.ModelDir, err = cfg.modelDir(otherwise); err != nil {
+		return nil, nil, "", err
 	}
 	if served.ModelDir == "" && !rebatch {
 		return cfg, nil, "", nil
@@ -48,7 +44,7 @@ func makeRepository(cfg *Config, otherwise string, log *slog.Logger) (_ *Config,
 	if served.ModelDir == "" {
 		err = modelrepo.Rebatch(folder, cfg.ModelRepository, cfg.Models, cfg.BatchMaxSize, cfg.BatchMaxWaitMS)
 	} else {
-		served.Models, broken, err = build(folder, &served, log)
+		served.Models, broken, err = build(ctx, folder, &served, log)
 	}
 	if err != nil {
 		return nil, nil, "", errors.Join(err, os.RemoveAll(folder))
@@ -57,21 +53,72 @@ func makeRepository(cfg *Config, otherwise string, log *slog.Logger) (_ *Config,
 	return &served, broken, folder, nil
 }
 
+// modelDir is MODEL_DIR or, where that is not set, otherwise if it holds a checkpoint.
+func (c *Config) modelDir(otherwise string) (string, error) {
+	if c.ModelDir != "" {
+		return c.ModelDir, nil
+	}
+	there, err := modelrepo.Holds(otherwise)
+	if err != nil {
+		return "", fmt.Errorf("checkpoints are looked for in %s, as MODEL_DIR is not set: %w", otherwise, err)
+	}
+	if there {
+		return otherwise, nil
+	}
+	return "", nil
+}
+
+// buildOptions are what the configuration says of building a repository.
+func (c *Config) buildOptions(ctx context.Context) (o modelrepo.Options, err error) {
+	o = modelrepo.Options{
+		Specs: c.ModelRepository, Models: c.Models, ModelDir: c.ModelDir, AssetsDir: c.AssetsDir,
+		MaxBatchSize: c.BatchMaxSize, MaxQueueDelayMS: c.BatchMaxWaitMS,
+	}
+	if o.AssetsDir == "" {
+		o.AssetsDir = modelrepo.AssetsDir(c.ModelDir)
+	}
+	o.Target, err = modelrepo.FindTarget(ctx, c.TargetSM)
+	return o, err
+}
+
+// ReadBuildOptions reads what of the configuration "gateway repository" goes by, under
+// the names and rules of [ReadConfig]. Flags may hold others. The usage of the flags is
+// usage and a list of those read here.
+func ReadBuildOptions(ctx context.Context, flags *flag.FlagSet, usage string, args []string, lookupEnv func(string) (string, bool)) (modelrepo.Options, error) {
+	list := slices.DeleteFunc(settings(), func(s setting) bool {
+		return !slices.Contains([]string{"MODEL_DIR", "MODEL_REPOSITORY", "ASSETS_DIR", "MODELS", "TARGET_SM", "BATCH_MAX_SIZE", "BATCH_MAX_WAIT_MS"}, s.env)
+	})
+	flags.Usage = func() {
+		fmt.Fprint(flags.Output(), usage)
+		writeSettings(flags.Output(), list)
+	}
+	c, _, mistakes, err := readSettings(list, flags, args, lookupEnv)
+	if err != nil {
+		return modelrepo.Options{}, err
+	}
+	dir, err := c.modelDir(defaultModelDir)
+	switch {
+	case err != nil:
+		mistakes = append(mistakes, err)
+	case dir == "":
+		mistakes = append(mistakes, fmt.Errorf("MODEL_DIR is not set, and %s holds no checkpoint: name the folder that holds them", defaultModelDir))
+	}
+	if mistakes != nil {
+		return modelrepo.Options{}, errors.Join(mistakes...)
+	}
+	c.ModelDir = dir
+	return c.buildOptions(ctx)
+}
+
 // build builds the checkpoints in MODEL_DIR and returns the names of the models
 // to serve and, by name, those that could not be built.
-func build(folder string, cfg *Config, log *slog.Logger) (names []string, broken map[string]modelrepo.Model, err error) {
-	options := modelrepo.Options{
-		Specs: cfg.ModelRepository, Models: cfg.Models, ModelDir: cfg.ModelDir, AssetsDir: cfg.AssetsDir,
-		MaxBatchSize: cfg.BatchMaxSize, MaxQueueDelayMS: cfg.BatchMaxWaitMS,
-	}
-	if options.AssetsDir == "" {
-		options.AssetsDir = modelrepo.AssetsDir(cfg.ModelDir)
-	}
-	if options.Target, err = modelrepo.FindTarget(context.Background(), cfg.TargetSM); err != nil {
-		return nil, nil, fmt.Errorf("TARGET_SM: %w", err)
+func build(ctx context.Context, folder string, cfg *Config, log *slog.Logger) (names []string, broken map[string]modelrepo.Model, err error) {
+	options, err := cfg.buildOptions(ctx)
+	if err != nil {
+		return nil, nil, err
 	}
 	if options.Target.SMs == nil {
-		log.Info("GPU code in checkpoints is not checked: neither TARGET_SM nor nvidia-smi tells the SM version")
+		log.Info("GPU code in checkpoints is not checked: TARGET_SM is not set", "reason", options.Target.Unknown)
 	}
 	result, err := modelrepo.Build(folder, options)
 	if err != nil {

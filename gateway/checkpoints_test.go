@@ -49,7 +49,7 @@ func TestServeCheckpoints(t *testing.T) {
 	cfg := checkpointConfig(t)
 	cfg.BatchMaxSize = 5
 	log := new(lockedBuffer)
-	g, err := New(cfg, slog.New(slog.NewJSONHandler(log, nil)))
+	g, err := New(t.Context(), cfg, slog.New(slog.NewJSONHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestServeCheckpoints(t *testing.T) {
 			}
 		}
 	}
-	for _, want := range []string{`"problem":"m_optimus_prediction.pt2 is built for`, `"left_out":["tissue-seg"]`, "GPU code in checkpoints is not checked"} {
+	for _, want := range []string{`"problem":"m_optimus_prediction.pt2 is built for`, `"left_out":["tissue-seg"]`, "GPU code in checkpoints is not checked", "nvidia-smi"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("%s is not in the log:\n%s", want, log)
 		}
@@ -107,7 +107,7 @@ func TestDefaultModelDir(t *testing.T) {
 	file := func(name string) string { return filepath.Join(folder, name) }
 	try := func(cfg *Config) (*Config, string, error) {
 		log := new(lockedBuffer)
-		served, _, _, err := makeRepository(cfg, folder, slog.New(slog.NewJSONHandler(log, nil)))
+		served, _, _, err := makeRepository(t.Context(), cfg, folder, slog.New(slog.NewJSONHandler(log, nil)))
 		return served, log.String(), err
 	}
 	checkpointtest.Package{}.Write(t, file("h1.pt2"))
@@ -158,7 +158,7 @@ func TestBuiltRepositoryIsRemoved(t *testing.T) {
 	}
 	cfg.Host, cfg.Port, cfg.MetricsPort = "127.0.0.1", 0, 0
 	log := new(lockedBuffer)
-	g, err := New(cfg, slog.New(slog.NewJSONHandler(log, nil)))
+	g, err := New(t.Context(), cfg, slog.New(slog.NewJSONHandler(log, nil)))
 	if err != nil || made() != 1 {
 		t.Fatalf("%d folders, %v", made(), err)
 	}
@@ -188,7 +188,7 @@ func TestBuiltRepositoryIsRemoved(t *testing.T) {
 	} {
 		cfg := *cfg
 		change(&cfg)
-		if g, err = New(&cfg, slog.New(slog.DiscardHandler)); err != nil || made() != 1 {
+		if g, err = New(t.Context(), &cfg, slog.New(slog.DiscardHandler)); err != nil || made() != 1 {
 			t.Fatalf("%d folders, %v", made(), err)
 		}
 		if err := g.Serve(t.Context()); err == nil || !strings.Contains(err.Error(), name) || made() != 0 {
@@ -201,7 +201,7 @@ func TestBuiltRepositoryIsRemoved(t *testing.T) {
 	} {
 		cfg := *cfg
 		change(&cfg)
-		if _, err := New(&cfg, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), name) || made() != 0 {
+		if _, err := New(t.Context(), &cfg, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), name) || made() != 0 {
 			t.Errorf("%s is wrong: %d folders are left after %v", name, made(), err)
 		}
 	}
@@ -220,7 +220,7 @@ func TestModelDirMistakes(t *testing.T) {
 	} {
 		cfg := checkpointConfig(t)
 		test.change(cfg)
-		if _, err := New(cfg, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), test.want) {
+		if _, err := New(t.Context(), cfg, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v does not say %q", name, err, test.want)
 		}
 	}
@@ -240,7 +240,7 @@ func TestBatchesOfARepository(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := New(cfg, slog.New(slog.DiscardHandler))
+	g, err := New(t.Context(), cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,14 +249,14 @@ func TestBatchesOfARepository(t *testing.T) {
 		t.Errorf("the spec's batching is %+v, Triton's %v", b, m.config)
 	}
 	cfg.TritonServer = ""
-	if _, err := New(cfg, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "need TRITON_SERVER") {
+	if _, err := New(t.Context(), cfg, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "need TRITON_SERVER") {
 		t.Errorf("batches of somebody else's Triton: %v", err)
 	}
 }
 
-func TestUnready(t *testing.T) {
+func TestReadiness(t *testing.T) {
 	cfg := checkpointConfig(t)
-	g, err := New(cfg, slog.New(slog.DiscardHandler))
+	g, err := New(t.Context(), cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +273,11 @@ func TestUnready(t *testing.T) {
 			h1.up()
 		}
 		var names []string
-		for _, reason := range g.models.unready(test.mode) {
+		ready, err := g.models.readiness(test.mode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, reason := range ready.missing() {
 			name, why, _ := strings.Cut(reason, ": ")
 			if names = append(names, name); why == "" {
 				t.Errorf("%s does not say why", reason)
@@ -281,6 +285,21 @@ func TestUnready(t *testing.T) {
 		}
 		if !slices.Equal(names, strings.Fields(test.names)) {
 			t.Errorf("PING_MODE=%s, h1 up %t: %v, not %s", test.mode, test.up, names, test.names)
+		}
+	}
+}
+
+// A model may be called as a PING_MODE is: asked for by its name it is that model.
+func TestPingOfAModelCalledAny(t *testing.T) {
+	r := run(t, nil)
+	broken := *r.models.list[0]
+	broken.spec, broken.health = new(*broken.spec), new(health)
+	broken.spec.Name = "any"
+	broken.health.trouble.Store(&trouble{reason: "it is broken"})
+	r.models.byName["any"] = &broken
+	for query, status := range map[string]int{"": http.StatusOK, "?model=small": http.StatusOK, "?model=any": http.StatusServiceUnavailable} {
+		if a := do(t, r.request(t, http.MethodGet, "/ping"+query, "")); a.status != status {
+			t.Errorf("%s: %d %s", query, a.status, a.raw)
 		}
 	}
 }

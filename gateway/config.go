@@ -62,7 +62,12 @@ type Config struct {
 	RuntimeEmulation bool // answer as SageMaker's runtime does, on its own route
 
 	LogLevel slog.Level
+
+	warnings []string // what is taken, but hardly meant
 }
+
+// mostWorkers is above the CPUs of any machine: each worker holds an image in memory.
+const mostWorkers = 4096
 
 // setting is one thing an operator can set, by an environment variable or by
 // the flag of the same name in lower case with dashes.
@@ -86,7 +91,7 @@ func settings() []setting {
 		{"TLS_CERT_FILE", "PEM file of the API's certificate and those between it and its root; empty means plain HTTP", "", text(func(c *Config) *string { return &c.TLSCertFile })},
 		{"TLS_KEY_FILE", "PEM file of the certificate's private key", "", text(func(c *Config) *string { return &c.TLSKeyFile })},
 		{"MODEL_REPOSITORY", "folder that holds a folder for each model", "model_repository", text(func(c *Config) *string { return &c.ModelRepository })},
-		{"MODELS", "models to serve, separated by commas; empty means all in the repository", "", func(c *Config, value string) error {
+		{"MODELS", "models to serve, separated by commas; empty means all in the repository or, with MODEL_DIR, all whose checkpoint is there", "", func(c *Config, value string) error {
 			c.Models = nil
 			for name := range strings.SplitSeq(value, ",") {
 				if name = strings.TrimSpace(name); name != "" && !slices.Contains(c.Models, name) {
@@ -148,7 +153,14 @@ func settings() []setting {
 		{"MAX_IN_FLIGHT_BYTES", "size of the request bodies that are held at once", "536870912", atLeast(1, func(c *Config) *int { return &c.MaxInFlightBytes })},
 		{"MAX_BODY_BYTES", "size of the largest request body, and of the largest answer to many tiles", "26214400", atLeast(1, func(c *Config) *int { return &c.MaxBodyBytes })},
 		{"MAX_BATCH_REQUESTS", "tiles in one call, never more than MAX_IN_FLIGHT", "128", atLeast(1, func(c *Config) *int { return &c.MaxBatchRequests })},
-		{"PREPROCESS_WORKERS", "requests decoded at once; the default is the number of CPUs", strconv.Itoa(runtime.GOMAXPROCS(0)), atLeast(1, func(c *Config) *int { return &c.PreprocessWorkers })},
+		{"PREPROCESS_WORKERS", "requests decoded at once; the default is the number of CPUs", strconv.Itoa(runtime.GOMAXPROCS(0)), func(c *Config, value string) error {
+			n, err := strconv.Atoi(value)
+			if err != nil || n < 1 || n > mostWorkers {
+				return fmt.Errorf("must be a whole number from 1 to %d; more than the CPUs make nothing faster", mostWorkers)
+			}
+			c.PreprocessWorkers = n
+			return nil
+		}},
 		{"IMAGE_FORMATS", "formats of tiles that are taken, separated by commas", formatNames(), func(c *Config, value string) error {
 			c.ImageFormats = nil
 			for name := range strings.SplitSeq(value, ",") {
@@ -193,44 +205,17 @@ var aliases = [...]struct{ alias, env string }{
 // line arguments, which win. Every wrong value is reported, not only the first.
 // It returns [flag.ErrHelp] after writing the usage when -h is among args.
 func ReadConfig(args []string, lookupEnv func(string) (string, bool), usage io.Writer) (*Config, error) {
-	type given struct {
-		value, from string
-		isDefault   bool
-	}
-	values := map[string]given{}
 	flags := flag.NewFlagSet("gateway serve", flag.ContinueOnError)
 	flags.SetOutput(usage)
-	flags.Usage = func() { writeUsage(usage) }
-	for _, s := range settings() {
-		values[s.env] = given{s.value, s.env, true}
-		for _, a := range aliases {
-			if v, ok := lookupEnv(a.alias); ok && v != "" && a.env == s.env {
-				values[s.env] = given{v, a.alias, false}
-			}
-		}
-		if v, ok := lookupEnv(s.env); ok && v != "" {
-			values[s.env] = given{v, s.env, false}
-		}
-		flags.Func(s.flag(), s.usage, func(v string) error {
-			values[s.env] = given{v, "-" + s.flag(), false}
-			return nil
-		})
+	flags.Usage = func() {
+		fmt.Fprintln(usage, "usage: gateway serve [flags]\n\nEach flag can also be set by the environment variable named beside it; the flag wins.")
+		writeSettings(usage, settings())
 	}
-	if err := flags.Parse(args); err != nil {
+	c, isSet, mistakes, err := readSettings(settings(), flags, args, lookupEnv)
+	if err != nil {
 		return nil, err
 	}
-	c := new(Config)
-	var mistakes []error
-	if flags.NArg() > 0 {
-		mistakes = append(mistakes, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
-	}
-	for _, s := range settings() {
-		v := values[s.env]
-		if err := s.read(c, v.value); err != nil {
-			mistakes = append(mistakes, fmt.Errorf("%s=%q: %w", v.from, v.value, err))
-		}
-	}
-	if c.SafePorts != (portRange{}) && values["METRICS_PORT"].isDefault {
+	if c.SafePorts != (portRange{}) && !isSet["METRICS_PORT"] {
 		c.MetricsPort = 0 // where containers share a network, another may have the usual one
 	}
 	if c.Port != 0 && c.Port == c.MetricsPort {
@@ -242,15 +227,66 @@ func ReadConfig(args []string, lookupEnv func(string) (string, bool), usage io.W
 	if c.MaxInFlightBytes < c.MaxBodyBytes {
 		mistakes = append(mistakes, fmt.Errorf("MAX_IN_FLIGHT_BYTES=%d is less than the %d of MAX_BODY_BYTES: no such body could ever be taken", c.MaxInFlightBytes, c.MaxBodyBytes))
 	}
+	if c.MaxBodyBytes < megabyte {
+		c.warnings = append(c.warnings, fmt.Sprintf("MAX_BODY_BYTES=%d is less than the %d that SageMaker's batch transform may send at the least: larger ones get a 413", c.MaxBodyBytes, megabyte))
+	}
 	if c.DrainDelay >= c.DrainLimit {
 		mistakes = append(mistakes, fmt.Errorf("DRAIN_DELAY=%s is not less than the %s of DRAIN_LIMIT, both from SIGTERM on: nothing could be answered in between", c.DrainDelay, c.DrainLimit))
 	}
 	return c, errors.Join(mistakes...)
 }
 
-func writeUsage(w io.Writer) {
-	fmt.Fprintln(w, "usage: gateway serve [flags]\n\nEach flag can also be set by the environment variable named beside it; the flag wins.")
-	for _, s := range settings() {
+// readSettings reads settings from the environment and, by flags that it adds to
+// those that are there, from arguments. It returns which are not left at their
+// defaults, and every wrong value. Its error is that of the flags.
+func readSettings(list []setting, flags *flag.FlagSet, args []string, lookupEnv func(string) (string, bool)) (c *Config, isSet map[string]bool, mistakes []error, err error) {
+	type given struct{ value, from string }
+	values := map[string]given{}
+	for _, s := range list {
+		for _, a := range aliases {
+			if v, ok := lookupEnv(a.alias); ok && v != "" && a.env == s.env {
+				values[s.env] = given{v, a.alias}
+			}
+		}
+		if v, ok := lookupEnv(s.env); ok && v != "" {
+			values[s.env] = given{v, s.env}
+		}
+		flags.Func(s.flag(), s.usage, func(v string) error {
+			values[s.env] = given{v, "-" + s.flag()}
+			return nil
+		})
+	}
+	if err := flags.Parse(args); err != nil {
+		return nil, nil, nil, err
+	}
+	c, isSet = new(Config), map[string]bool{}
+	if flags.NArg() > 0 {
+		mistakes = append(mistakes, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
+	}
+	for _, s := range list {
+		v, ok := values[s.env]
+		if isSet[s.env] = ok; !ok {
+			v = given{s.value, s.env}
+		}
+		for _, a := range aliases {
+			passedOver, _ := lookupEnv(a.alias)
+			if a.env != s.env || passedOver == "" || passedOver == v.value {
+				continue
+			}
+			if err := s.read(c, passedOver); err != nil {
+				mistakes = append(mistakes, fmt.Errorf("%s=%q: %w", a.alias, passedOver, err))
+			}
+			c.warnings = append(c.warnings, fmt.Sprintf("%s=%q is passed over for %s=%q; set one of them", a.alias, passedOver, v.from, v.value))
+		}
+		if err := s.read(c, v.value); err != nil {
+			mistakes = append(mistakes, fmt.Errorf("%s=%q: %w", v.from, v.value, err))
+		}
+	}
+	return c, isSet, mistakes, nil
+}
+
+func writeSettings(w io.Writer, list []setting) {
+	for _, s := range list {
 		fmt.Fprintf(w, "\n  -%s (%s)\n    %s", s.flag(), s.env, s.usage)
 		if s.value != "" {
 			fmt.Fprintf(w, " (default %s)", s.value)

@@ -1,9 +1,11 @@
 package gateway
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"io"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -35,6 +37,40 @@ func TestConfigPrecedence(t *testing.T) {
 	c, err := read([]string{"--models=h1, h0", "--drain-limit", "3s"}, map[string]string{"LOG_LEVEL": "debug"})
 	if err != nil || strings.Join(c.Models, " ") != "h1 h0" || c.DrainLimit != 3*time.Second || c.LogLevel.String() != "DEBUG" {
 		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+// What an operator hardly meant is taken and told in the log.
+func TestConfigWarnings(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		env  map[string]string
+		want string
+	}{
+		{nil, map[string]string{"SAGEMAKER_BIND_TO_PORT": "8081", "PORT": "8082"}, `SAGEMAKER_BIND_TO_PORT=\"8081\" is passed over for PORT=\"8082\"`},
+		{[]string{"-port", "0"}, map[string]string{"SAGEMAKER_BIND_TO_PORT": "8081"}, `SAGEMAKER_BIND_TO_PORT=\"8081\" is passed over for -port=\"0\"`},
+		{nil, map[string]string{"SAGEMAKER_BIND_TO_PORT": "8081", "PORT": "8081"}, ""},
+		{nil, map[string]string{"SAGEMAKER_BIND_TO_PORT": "8081"}, ""},
+		{nil, map[string]string{"MAX_BODY_BYTES": "500000"}, "MAX_BODY_BYTES=500000 is less than the 1048576"},
+		{nil, map[string]string{"MAX_BODY_BYTES": "1048576"}, ""},
+	} {
+		cfg, err := read(append(test.args, "-model-repository", t.TempDir()), test.env)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		if _, err := New(t.Context(), cfg, slog.New(slog.NewJSONHandler(&log, nil))); err == nil { // there is no model
+			t.Fatal("served")
+		}
+		if got := log.String(); strings.Contains(got, `"WARN"`) != (test.want != "") || !strings.Contains(got, test.want) {
+			t.Errorf("%v %v: %s, want %s", test.args, test.env, got, test.want)
+		}
+	}
+	_, err := read(nil, map[string]string{"SAGEMAKER_BIND_TO_PORT": "abc", "PORT": "8082", "PREPROCESS_WORKERS": "1000000000"})
+	for _, want := range []string{`SAGEMAKER_BIND_TO_PORT="abc": must be a port number`, `PREPROCESS_WORKERS="1000000000": must be a whole number from 1 to 4096`} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not say %q", err, want)
+		}
 	}
 }
 

@@ -262,7 +262,9 @@ func (s *connections) wait(end time.Time, quiet, halfSent time.Duration) bool {
 					c.giveUpReading(halfSent)
 				}
 			case time.Since(began) >= quiet && time.Since(since) >= quiet && !c.unread():
-				_ = c.Close() // its goroutine notices and reports it closed
+				// Its goroutine notices and reports it closed. The farewell of TLS
+				// may wait for a client that does not read.
+				go func() { _ = c.Close() }()
 			}
 		}
 		open := len(s.quiet)
@@ -279,7 +281,7 @@ func (s *connections) cut() int {
 	open := slices.Collect(maps.Keys(s.quiet))
 	s.mu.Unlock()
 	for _, c := range open {
-		_ = c.Close()
+		_ = c.(*conn).tcp.Close() // without a farewell, for which there is no time
 	}
 	return len(open)
 }

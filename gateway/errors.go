@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/gofiber/fiber/v2"
 
@@ -107,6 +108,27 @@ func classify(err error) answer {
 	default:
 		return answerFor(CodeInternal, "")
 	}
+}
+
+// Error is what a call of [Gateway.Forward] failed with, all its tiles at once.
+type Error struct {
+	Code   Code   // of the gateway, or of package prep
+	Detail string // for whoever is to mend it, wherever that is; never what is inside
+	// RetryAfter is how long to wait before the same call may succeed; 0 where it
+	// will not.
+	RetryAfter time.Duration
+
+	err error
+}
+
+// Error is the detail.
+func (e *Error) Error() string { return e.Detail }
+
+// Unwrap is what was found, with all that belongs in a log alone: paths, tracebacks.
+func (e *Error) Unwrap() error { return e.err }
+
+func (a answer) asError(err error) *Error {
+	return &Error{Code: a.code, Detail: a.detail, RetryAfter: time.Duration(a.retryAfter) * time.Second, err: err}
 }
 
 // appendTileFailure appends what one tile of a call of many is told.

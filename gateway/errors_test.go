@@ -5,7 +5,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -13,8 +12,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"histogate/tritonclient/kserve"
 	"histogate/tritonclient/tritontest"
@@ -24,7 +21,7 @@ import (
 const inside = "RuntimeError: secret At: /opt/model.py(12)"
 
 // Errors of every kind are driven through real HTTP: their status, code and body.
-// Those that take more than a request have tests of their own.
+// Those that take more than a request have tests of their own, those of stage 2 too.
 func TestEveryErrorOverHTTP(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -32,7 +29,6 @@ func TestEveryErrorOverHTTP(t *testing.T) {
 		path   string // /invocations when empty
 		body   string // a sound tile when empty
 		header []string
-		infer  error // what Triton answers
 		change func(*Config)
 
 		status int
@@ -56,24 +52,9 @@ func TestEveryErrorOverHTTP(t *testing.T) {
 		{name: "default mode not offered", body: replaced(`,"mode":"embedding"`, ""), status: 400, code: "unsupported_mode"},
 		{name: "field", body: replaced(`"x":1`, `"x":1.5`), status: 400, code: "invalid_request", named: []string{"x:", "S1", "7"}},
 		{name: "image", body: replaced(`iVBO`, `AAAA`), status: 400, code: "invalid_image", named: []string{"image_data", "S1", "7", "PNG"}},
-		{name: "queue full", infer: status.Error(codes.Unavailable, "Exceeds maximum queue size "+inside), status: 503, code: CodeBusy},
-		{name: "queue timeout", infer: status.Error(codes.Unavailable, "Request timeout expired "+inside), status: 503, code: CodeQueueTimeout},
-		{name: "stopping", infer: status.Error(codes.Unavailable, "Server is stopping "+inside), status: 503, code: CodeBackendUnavailable},
-		{name: "unloaded", infer: status.Error(codes.NotFound, inside), status: 503, code: CodeBackendUnavailable},
-		{name: "cancelled", infer: status.Error(codes.Canceled, inside), status: 503, code: CodeBackendUnavailable},
-		{name: "raised", infer: status.Error(codes.Internal, inside), status: 503, code: CodeForwardFailed},
-		{name: "process gone", infer: status.Error(codes.Internal, "Stub process 'small_0_0' is not healthy."), status: 503, code: CodeForwardFailed},
-		{name: "unknown to gRPC", infer: status.Error(codes.Unknown, inside), status: 503, code: CodeForwardFailed},
-		{name: "our own mistake", infer: status.Error(codes.InvalidArgument, inside), status: 503, code: CodeForwardFailed},
-		{name: "late", infer: status.Error(codes.DeadlineExceeded, inside), status: 503, code: CodeBackendTimeout},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := run(t, test.change)
-			if test.infer != nil {
-				r.answerCallers(func(context.Context, *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
-					return nil, test.infer
-				})
-			}
 			method, path, body := test.method, test.path, test.body
 			if method == "" {
 				method = http.MethodPost
@@ -153,20 +134,6 @@ func TestPanicIsInternal(t *testing.T) {
 	}
 	if a := r.post(t, "/invocations", goodTile); a.status != http.StatusOK {
 		t.Errorf("after a panic: %d", a.status)
-	}
-}
-
-// What a model answers must be numbers that JSON can hold.
-func TestNonFiniteOutputIsAFailure(t *testing.T) {
-	for _, value := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
-		r := run(t, nil)
-		r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
-			answer := tritontest.Zeros(r.models.list[0].config, q)
-			bits := math.Float32bits(float32(value))
-			copy(answer.RawOutputContents[0][4:], []byte{byte(bits), byte(bits >> 8), byte(bits >> 16), byte(bits >> 24)})
-			return answer, nil
-		})
-		wantFailure(t, r.post(t, "/invocations", goodTile), http.StatusServiceUnavailable, CodeForwardFailed)
 	}
 }
 

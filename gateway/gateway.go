@@ -53,13 +53,17 @@ type Gateway struct {
 
 // New makes a gateway of a configuration. It reads the models' specs, whose
 // mistakes it reports all at once, and connects to nothing yet. A model repository
-// that it has to make is removed when [Gateway.Serve] ends.
-func New(cfg *Config, log *slog.Logger) (_ *Gateway, err error) {
+// that it has to make is removed when [Gateway.Serve] ends. The context is for the
+// making alone.
+func New(ctx context.Context, cfg *Config, log *slog.Logger) (_ *Gateway, err error) {
+	for _, warning := range cfg.warnings {
+		log.Warn(warning)
+	}
 	keys, certificate, err := readAccess(cfg)
 	if err != nil {
 		return nil, err
 	}
-	cfg, broken, built, err := makeRepository(cfg, defaultModelDir, log)
+	cfg, broken, built, err := makeRepository(ctx, cfg, defaultModelDir, log)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +90,7 @@ func New(cfg *Config, log *slog.Logger) (_ *Gateway, err error) {
 	g.metrics = newMetrics(func() float64 { return float64(len(g.admission.inFlight)) })
 	g.pending, g.cancelPending = context.WithCancel(context.Background())
 	g.stopping, g.stop = context.WithCancel(context.Background())
-	var options tritonclient.Options
+	options := tritonclient.Options{MaxReceiveBytes: warmUpBytes + megabyte} // with what is said of the tensors
 	if cfg.TritonServer != "" {
 		g.child = &child{cfg: cfg, log: log, metrics: g.metrics}
 		options.Dial = g.child.dial

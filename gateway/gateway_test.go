@@ -103,7 +103,7 @@ func launch(t *testing.T, spec, config string, change func(*Config), before func
 		change(cfg)
 	}
 	r := &running{triton: fake, log: new(lockedBuffer), ended: make(chan error, 1)}
-	if r.Gateway, err = New(cfg, slog.New(slog.NewJSONHandler(r.log, nil))); err != nil {
+	if r.Gateway, err = New(t.Context(), cfg, slog.New(slog.NewJSONHandler(r.log, nil))); err != nil {
 		t.Fatal(err)
 	}
 	api, err := listen("127.0.0.1", 0, "PORT")

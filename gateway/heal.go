@@ -26,8 +26,8 @@ const (
 	// A model of which so many answers in a row are not finite is probed.
 	failuresToDoubt = 3
 
-	// The most that the inputs of a warm-up's batch take of memory. gRPC could carry
-	// 2 GiB.
+	// The most that the batch of a warm-up takes of memory, on the way to Triton and
+	// back. gRPC could carry 2 GiB.
 	warmUpBytes = 256 << 20
 
 	canaryID = "canary" // of what the gateway asks on its own account
@@ -72,7 +72,7 @@ func (h *health) run(ctx context.Context) error {
 			retry = min(2*retry, retryMax)
 		}
 		h.report(err, served, &now)
-		if h.mend(ctx, err, served, &now) {
+		if h.mend(ctx, err, served, &now) && now.reloads <= 1 { // else it may be as ill again
 			wait = retryMin
 		}
 		select {
@@ -248,6 +248,7 @@ func (h *health) checkContract(ctx context.Context) error {
 	); err != nil {
 		return err
 	}
+	h.model.window.resize(places(config)) // only Triton knows how many GPUs there are
 	server, err := h.triton.ServerMetadata(ctx)
 	if err == nil {
 		h.metrics.connected(server.Version)
@@ -333,9 +334,12 @@ func (h *health) canary(ctx context.Context, l *life, rows int, limit time.Durat
 
 // fullBatch is the rows of the largest batch of a warm-up.
 func (h *health) fullBatch() int {
-	row := 0
-	for _, in := range h.model.spec.Inputs {
-		row += prep.Elements(in.Shape) * in.DType.Size()
+	in, out := 0, 0 // bytes of a row
+	for _, t := range h.model.spec.Inputs {
+		in += prep.Elements(t.Shape) * t.DType.Size()
 	}
-	return max(1, min(h.model.spec.Batching.MaxBatchSize, warmUpBytes/row))
+	for _, t := range h.model.spec.Outputs {
+		out += prep.Elements(t.Shape) * t.DType.Size()
+	}
+	return max(1, min(h.model.spec.Batching.MaxBatchSize, warmUpBytes/max(in, out)))
 }

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"histogate/prep"
 	"histogate/tritonclient/kserve"
 	"histogate/tritonclient/tritontest"
 )
@@ -77,6 +78,27 @@ func TestWarmUp(t *testing.T) {
 	// The attempt before may have asked for one row just before the list was emptied.
 	if got := rows[len(rows)-2:]; !slices.Equal(got, []int64{1, 4}) || len(rows) > 3 {
 		t.Errorf("ready after batches of %v", rows)
+	}
+}
+
+// A full batch that would be too large for a message is as large as it may be.
+func TestFullBatch(t *testing.T) {
+	for name, test := range map[string]struct {
+		change *strings.Replacer
+		rows   int
+	}{
+		"full":          {strings.NewReplacer(), 4},
+		"large inputs":  {strings.NewReplacer("max_batch_size: 4", "max_batch_size: 1024", "width: 8, height: 8", "width: 512, height: 512", "[3, 8, 8]", "[3, 512, 512]"), 85},
+		"large outputs": {strings.NewReplacer("max_batch_size: 4", "max_batch_size: 1024", "shape: [3]}", "shape: [16777216]}"), 4},
+		"one as large":  {strings.NewReplacer("shape: [3]}", "shape: [67108864]}"), 1},
+	} {
+		spec, err := prep.ParseSpec([]byte(test.change.Replace(testSpec)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rows := (&health{model: &model{spec: spec}}).fullBatch(); rows != test.rows {
+			t.Errorf("%s: %d rows, not %d", name, rows, test.rows)
+		}
 	}
 }
 

@@ -31,6 +31,9 @@ func (g *Gateway) screen(next fasthttp.RequestHandler) fasthttp.RequestHandler {
 			defer g.app.ReleaseCtx(c)
 			_ = g.fail(c, err) // it has been written
 		}
+		if g.draining.Load() { // what came before the drain too
+			ctx.SetConnectionClose()
+		}
 		if ctx.Request.Header.ContentLength() == chunkedLength && !ctx.Response.ConnectionClose() {
 			g.bodies.endChunked(ctx)
 		}

@@ -89,7 +89,7 @@ func covers(span, media string) bool {
 }
 
 // rawFields are the fields of a tile whose body is the image: those of the query,
-// and then of the headers that can stand for two of them, which win.
+// and then of the headers that can stand for two of them.
 func rawFields(c *fiber.Ctx) iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
 		for name, text := range c.Context().QueryArgs().All() {
@@ -98,8 +98,10 @@ func rawFields(c *fiber.Ctx) iter.Seq2[string, string] {
 			}
 		}
 		for _, field := range [...]struct{ header, name string }{{"X-Model-Name", "model_name"}, {"X-Mode", "mode"}} {
-			if text := c.Get(field.header); text != "" && !yield(field.name, text) {
-				return
+			for _, text := range c.Request().Header.PeekAll(field.header) {
+				if len(text) > 0 && !yield(field.name, string(text)) {
+					return
+				}
 			}
 		}
 	}

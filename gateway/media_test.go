@@ -73,8 +73,8 @@ func TestRawImages(t *testing.T) {
 	const (
 		scores    = `[0,2]` // 0.5 and 1.5, rounded to even
 		embedding = `[0.5,1.5,2.5]`
-		echo      = `,"slide_name":"S 1","x":7,"y":null,"width":null,"height":null,"tissue_ratio":null,"patch_idx":null,"resolution":0.50`
-		query     = "?slide_name=S+1&x=7.0&resolution=0.50"
+		echo      = `,"slide_name":"S 1","x":7,"y":2,"width":3,"height":4,"tissue_ratio":null,"patch_idx":5,"resolution":0.50`
+		query     = "?slide_name=S+1&x=7.0&y=2&width=3&height=4&patch_idx=5&resolution=0.50"
 	)
 	for _, test := range []struct {
 		path   string
@@ -83,10 +83,10 @@ func TestRawImages(t *testing.T) {
 	}{
 		{"/invocations", nil, `[` + embedding + `]`}, // the model's first mode
 		{"/invocations?mode=prediction", nil, `[` + scores + `]`},
-		{"/invocations?mode=prediction", []string{"X-Mode", "prediction_with_embedding"}, `[` + scores + `,` + embedding + `]`},
-		{"/invocations?model_name=nope", []string{"X-Model-Name", "small"}, `[` + embedding + `]`},
+		{"/invocations", []string{"X-Mode", "prediction_with_embedding"}, `[` + scores + `,` + embedding + `]`},
+		{"/invocations?model_name=small", []string{"X-Model-Name", "small"}, `[` + embedding + `]`},
 		{"/invocations" + query, nil, `{"output":` + embedding + echo + `,"embedding":null}`},
-		{"/api/embed/small", []string{"X-Mode", "prediction"}, `[` + embedding + `]`},
+		{"/api/embed/small?model_name=small", []string{"X-Mode", "embedding"}, `[` + embedding + `]`},
 		{"/api/predict/small" + query, nil, `{"output":` + scores + echo + `,"embedding":null}`},
 		{"/api/predict_with_embedding/small" + query, nil, `{"output":` + scores + echo + `,"embedding":` + embedding + `}`},
 	} {
@@ -111,13 +111,30 @@ func TestRawImageErrors(t *testing.T) {
 		{"/invocations", rawTile(t), "invalid_request", 400, []string{"model_name", "small"}},
 		{"/invocations?model_name=nope", rawTile(t), CodeUnknownModel, 404, []string{"nope", "small"}},
 		{"/invocations?model_name=small&mode=nope", rawTile(t), "unsupported_mode", 400, []string{"nope", "embedding"}},
-		{"/api/embed/small?x=1.5&slide_name=S1&patch_idx=7", rawTile(t), "invalid_request", 400, []string{"x:", "1.5", `"S1"`, "patch_idx 7"}},
+		{"/api/embed/small?x=1.5&y=2&width=3&height=4&slide_name=S1&patch_idx=7", rawTile(t), "invalid_request", 400, []string{"x:", "1.5", `"S1"`, "patch_idx 7"}},
 		{"/api/embed/small?image_data=1", rawTile(t), "invalid_request", 400, []string{"image_data"}},
 		{"/api/embed/small?slide_name=%ff", rawTile(t), "invalid_request", 400, []string{"slide_name", "UTF-8"}},
-		{"/api/embed/small", "", "invalid_image", 400, []string{"body", "PNG"}},
-		{"/api/embed/small?slide_name=S1", goodTile, "invalid_image", 400, []string{"body", "PNG", "S1"}},
+		{"/api/embed/small?slide_name=S1", rawTile(t), "invalid_request", 400, []string{"x, y, width, height, patch_idx: missing", "none", "S1"}},
+		{"/api/embed/small?resolution=1", rawTile(t), "invalid_request", 400, []string{"slide_name, x, y, width, height, patch_idx: missing"}},
+		{"/api/embed/small", "", "invalid_image", 400, []string{"body: empty"}},
+		{"/api/embed/small?x=1&y=2&width=3&height=4&slide_name=S1&patch_idx=7", goodTile, "invalid_image", 400, []string{"body", "PNG", "S1"}},
 	} {
 		wantFailure(t, r.post(t, test.path, test.body, "Content-Type", "image/png"), test.status, test.code, test.named...)
+	}
+	for _, test := range []struct {
+		path   string
+		header []string
+		named  []string
+	}{
+		{"/invocations?model_name=small&model_name=tiny", nil, []string{"model_name", "small", "tiny"}},
+		{"/invocations?model_name=small", []string{"X-Model-Name", "tiny"}, []string{"model_name", "small", "tiny"}},
+		{"/invocations?model_name=small&mode=embedding", []string{"X-Mode", "prediction"}, []string{"mode", "embedding", "prediction"}},
+		{"/api/embed/small", []string{"X-Mode", "prediction"}, []string{"mode", "prediction", "embedding"}},
+		{"/api/embed/small?mode=prediction", nil, []string{"mode", "prediction", "embedding"}},
+		{"/api/embed/small", []string{"X-Model-Name", "tiny"}, []string{"model_name", "tiny", "small"}},
+		{"/api/embed/small?model_name=nope", nil, []string{"model_name", "nope", "small"}},
+	} {
+		wantFailure(t, r.post(t, test.path, rawTile(t), append(test.header, "Content-Type", "image/png")...), 400, "invalid_request", test.named...)
 	}
 	wantFailure(t, r.post(t, "/invocations", rawTile(t), "Content-Type", "image"), 415, CodeUnsupportedMediaType, "application/json", "image/*")
 	wantFailure(t, r.post(t, "/invocations", rawTile(t), "Content-Type", "imagery/png"), 415, CodeUnsupportedMediaType)

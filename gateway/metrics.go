@@ -32,6 +32,7 @@ type metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.CounterVec
 	stages   [stageCount]prometheus.Observer
+	tiles    *prometheus.CounterVec
 	canaries *prometheus.CounterVec
 	panics   *prometheus.CounterVec
 	reloads  *prometheus.CounterVec
@@ -54,6 +55,10 @@ func newMetrics(inFlight func() float64) *metrics {
 			Name: "histogate_requests_total",
 			Help: "Requests answered, by route, model, status and code (empty for a success).",
 		}, []string{"route", "model", "status", "code"}),
+		tiles: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "histogate_tiles_failed_total",
+			Help: "Tiles that failed alone, in a call of many that was answered all the same, by model and code.",
+		}, []string{"model", "code"}),
 		canaries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "histogate_canary_inferences_total",
 			Help: "Inferences that the gateway sent to Triton on its own account, to warm up or probe a model.",
@@ -86,7 +91,7 @@ func newMetrics(inFlight func() float64) *metrics {
 	for s := range stageCount {
 		m.stages[s] = stages.WithLabelValues(s.String())
 	}
-	m.registry.MustRegister(stages, m.requests, m.canaries, m.tritonStarts, m.tritonEnds, m.panics, m.reloads, m.ready, m.triton,
+	m.registry.MustRegister(stages, m.requests, m.tiles, m.canaries, m.tritonStarts, m.tritonEnds, m.panics, m.reloads, m.ready, m.triton,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "histogate_requests_in_flight",
 			Help: "Requests admitted and not yet answered.",

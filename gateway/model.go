@@ -34,6 +34,7 @@ type models struct {
 	names    []string // without aliases, in order
 	byName   map[string]*model
 	fallback *model // of a request that names none; nil when there is no such
+	pinged   readiness
 }
 
 // readModels reads the models to serve from the repository and holds each spec
@@ -87,7 +88,9 @@ func readModels(cfg *Config, broken map[string]modelrepo.Model) (*models, error)
 		}
 	}
 	if len(mistakes) == 0 {
-		mistakes = append(mistakes, served.checkPingMode(cfg.PingMode))
+		var err error
+		served.pinged, err = served.readiness(cfg.PingMode)
+		mistakes = append(mistakes, err)
 	}
 	return served, errors.Join(mistakes...)
 }
@@ -114,11 +117,13 @@ func readModel(cfg *Config, folder, name string) (*model, error) {
 }
 
 // places is how many requests of a model are inside Triton at once: two full
-// batches for each of its instances, one that runs and one that gathers.
+// batches for each of its instances, one that runs and one that gathers. A group has
+// its instances on each of its GPUs; which those are, where the configuration does not
+// say, Triton tells of a loaded model.
 func places(config *kserve.ModelConfig) int {
 	instances := 0
 	for _, group := range config.InstanceGroup {
-		instances += int(max(group.Count, 1))
+		instances += int(max(group.Count, 1)) * max(len(group.Gpus), 1)
 	}
 	return 2 * int(config.MaxBatchSize) * max(instances, 1)
 }

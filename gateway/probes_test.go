@@ -84,10 +84,10 @@ func TestDrainDelay(t *testing.T) {
 	began := time.Now()
 	r.stop()
 	until(t, "it drains", r.draining.Load)
-	get := func(path string) (status int, closes bool) {
+	get := func(what string) (status int, closes bool) {
 		conn, answers := r.dial(t)
 		defer conn.Close()
-		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path)
+		fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: x\r\n\r\n", what)
 		response, err := http.ReadResponse(answers, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -95,9 +95,9 @@ func TestDrainDelay(t *testing.T) {
 		_ = response.Body.Close()
 		return response.StatusCode, response.Close
 	}
-	for path, want := range map[string]int{"/ping": 503, "/readyz": 503, "/livez": 200} {
-		if status, closes := get(path); status != want || !closes {
-			t.Errorf("%s on a new connection: %d, closed: %v", path, status, closes)
+	for what, want := range map[string]int{"GET /ping": 503, "GET /readyz": 503, "GET /livez": 200, "GET /nothing": 404, "BREW /livez": 405} {
+		if status, closes := get(what); status != want || !closes {
+			t.Errorf("%s on a new connection: %d, closed: %v", what, status, closes)
 		}
 	}
 	conn, answers := r.dial(t)

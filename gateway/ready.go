@@ -12,47 +12,42 @@ const (
 	pingAny = "any" // one is enough
 )
 
-// pinged are the models of a PING_MODE, by name or alias, separated by commas.
-func pinged(mode string) []string {
-	names := strings.Split(mode, ",")
-	for i := range names {
-		names[i] = strings.TrimSpace(names[i])
-	}
-	return names
+// readiness is the models whose state makes that of the service.
+type readiness struct {
+	models  []*model
+	oneDoes bool // else all must be ready
 }
 
-// checkPingMode refuses one that names a model that is not served.
-func (s *models) checkPingMode(mode string) error {
+// readiness is that of a PING_MODE: all, any, or models by name or alias, separated by
+// commas.
+func (s *models) readiness(mode string) (readiness, error) {
 	if mode == pingAll || mode == pingAny {
-		return nil
+		return readiness{s.list, mode == pingAny}, nil
 	}
-	for _, name := range pinged(mode) {
-		if _, ok := s.byName[name]; !ok {
-			return fmt.Errorf("PING_MODE=%q: %q is neither %s nor %s nor among the models: %v", mode, name, pingAll, pingAny, s.names)
+	var r readiness
+	for name := range strings.SplitSeq(mode, ",") {
+		name = strings.TrimSpace(name)
+		m, ok := s.byName[name]
+		if !ok {
+			return r, fmt.Errorf("PING_MODE=%q: %q is neither %s nor %s nor among the models: %v", mode, name, pingAll, pingAny, s.names)
+		}
+		if !slices.Contains(r.models, m) {
+			r.models = append(r.models, m)
 		}
 	}
-	return nil
+	return r, nil
 }
 
-// unready says of each model that keeps the service from being ready why it
-// does, in words for a caller. It is nil when the service is ready by the mode.
-func (s *models) unready(mode string) []string {
-	count := s.list
-	if mode != pingAll && mode != pingAny {
-		count = nil
-		for _, name := range pinged(mode) {
-			if m := s.byName[name]; !slices.Contains(count, m) {
-				count = append(count, m)
-			}
-		}
-	}
+// missing says of each model that keeps the service from being ready why it does, in
+// words for a caller. It is nil when the service is ready.
+func (r readiness) missing() []string {
 	var reasons []string
-	for _, m := range count {
+	for _, m := range r.models {
 		if trouble := m.health.trouble.Load(); trouble != nil {
 			reasons = append(reasons, fmt.Sprintf("%s: %s", m.spec.Name, trouble.reason))
 		}
 	}
-	if mode == pingAny && len(reasons) < len(count) {
+	if r.oneDoes && len(reasons) < len(r.models) {
 		return nil
 	}
 	return reasons

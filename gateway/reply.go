@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"strconv"
@@ -131,10 +132,8 @@ type failure struct {
 	RetryAfter int    `json:"retry_after,omitempty"` // seconds
 }
 
-// fail is where every error of every request ends: it is classified, logged,
-// counted and written, once.
-func (g *Gateway) fail(c *fiber.Ctx, err error) error {
-	t := traceOf(c)
+// record classifies, logs and counts what a request failed with, once.
+func (g *Gateway) record(t *trace, err error) answer {
 	a := classify(err)
 	g.metrics.answered(t, a.status, a.code)
 	attributes := append(t.attributes(a.status), "code", a.code, "error", err)
@@ -147,8 +146,14 @@ func (g *Gateway) fail(c *fiber.Ctx, err error) error {
 	if stack != "" {
 		level = slog.LevelError
 	}
-	g.log.Log(c.Context(), level, "failed", attributes...)
+	g.log.Log(context.Background(), level, "failed", attributes...)
+	return a
+}
 
+// fail is where every error of every request ends: it is recorded and written.
+func (g *Gateway) fail(c *fiber.Ctx, err error) error {
+	t := traceOf(c)
+	a := g.record(t, err)
 	conn, _ := c.Context().Conn().(*conn)
 	if a.unread() || !g.bodies.discard(c.Context()) {
 		c.Response().SetConnectionClose()

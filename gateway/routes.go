@@ -43,8 +43,32 @@ func (g *Gateway) modelInference(mode prep.Mode) fiber.Handler {
 		if err := m.spec.CheckMode(mode); err != nil {
 			return err
 		}
-		return g.infer(c, func(*prep.Request) (*model, prep.Mode, error) { return m, mode, nil })
+		return g.infer(c, func(r *prep.Request) (*model, prep.Mode, error) { return m, mode, g.checkAgreed(r, m, mode) })
 	}
+}
+
+// checkAgreed refuses an image whose query or headers name another model or mode than
+// the path. The fields of a document have always been passed over there.
+func (g *Gateway) checkAgreed(r *prep.Request, m *model, mode prep.Mode) error {
+	if !r.IsRaw() {
+		return nil
+	}
+	const detail = "%q is given, and the path says %s; send one of them"
+	name, err := r.ModelName()
+	if err != nil {
+		return err
+	}
+	if name != "" && g.models.byName[name] != m {
+		return &prep.Error{Code: prep.InvalidRequest, Field: "model_name", Detail: fmt.Sprintf(detail, clip(name), m.spec.Name)}
+	}
+	given, err := r.Mode()
+	if err != nil {
+		return err
+	}
+	if given != "" && prep.Mode(given) != mode {
+		return &prep.Error{Code: prep.InvalidRequest, Field: "mode", Detail: fmt.Sprintf(detail, clip(given), mode)}
+	}
+	return nil
 }
 
 // invocations serves the route whose body says model and mode or, where it is an
@@ -101,16 +125,16 @@ func (g *Gateway) ping(c *fiber.Ctx) error {
 	if g.draining.Load() {
 		return refuse(CodeBackendUnavailable, "the service is shutting down")
 	}
-	mode := g.cfg.PingMode
+	asked := g.models.pinged
 	if name := c.Query("model"); name != "" {
 		m, err := g.models.find(name)
 		if err != nil {
 			return err
 		}
-		mode = m.spec.Name
+		asked = readiness{models: []*model{m}}
 	}
-	if unready := g.models.unready(mode); unready != nil {
-		return refuse(CodeBackendUnavailable, "not ready: %s", strings.Join(unready, "; "))
+	if missing := asked.missing(); missing != nil {
+		return refuse(CodeBackendUnavailable, "not ready: %s", strings.Join(missing, "; "))
 	}
 	return nil
 }
@@ -149,9 +173,6 @@ func (g *Gateway) observe(c *fiber.Ctx) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			err = g.fail(c, &panicError{cause, debug.Stack()})
-		}
-		if g.draining.Load() { // what came before the drain too
-			c.Response().SetConnectionClose()
 		}
 	}()
 	err = c.Next()

@@ -213,29 +213,3 @@ func TestReadinessFollowsInference(t *testing.T) {
 		t.Error("the log does not tell of the reloads and their causes")
 	}
 }
-
-// Load is not ill health: neither a full queue nor a passed deadline turns
-// readiness off.
-func TestLoadIsNotIllHealth(t *testing.T) {
-	r := run(t, nil)
-	for _, failure := range []error{
-		status.Error(codes.Unavailable, "Exceeds maximum queue size"),
-		status.Error(codes.Unavailable, "Request timeout expired"),
-		status.Error(codes.DeadlineExceeded, "late"),
-	} {
-		r.triton.Update(func(s *tritontest.Server) { // probes are refused like everybody
-			m := *s.Models["small"]
-			m.Infer = func(context.Context, *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
-				return nil, failure
-			}
-			s.Models["small"] = &m
-		})
-		for range 20 {
-			r.post(t, "/invocations", goodTile)
-		}
-		time.Sleep(canaryEvery + 200*time.Millisecond) // a probe comes when it has been quiet
-		if a := do(t, r.request(t, http.MethodGet, "/ping", "")); a.status != http.StatusOK {
-			t.Errorf("after %v: /ping says %d %s", failure, a.status, a.raw)
-		}
-	}
-}

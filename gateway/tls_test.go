@@ -82,7 +82,7 @@ func runTLS(t *testing.T, change func(*Config)) (*running, *tls.Config) {
 		}
 	}, nil)
 	client := trusting(t, cert)
-	until(t, "it serves", func() bool { return r.models.unready(pingAll) == nil })
+	until(t, "it serves", func() bool { return r.models.pinged.missing() == nil })
 	return r, client
 }
 
@@ -183,7 +183,7 @@ func TestTLSFilesThatAreWrong(t *testing.T) {
 		{cert, other, "does not match"},
 		{key, key, "TLS_CERT_FILE="},
 	} {
-		if _, err := New(&Config{TLSCertFile: test.cert, TLSKeyFile: test.key}, nil); err == nil || !strings.Contains(err.Error(), test.named) {
+		if _, err := New(t.Context(), &Config{TLSCertFile: test.cert, TLSKeyFile: test.key}, nil); err == nil || !strings.Contains(err.Error(), test.named) {
 			t.Errorf("%+v: %v", test, err)
 		}
 	}

@@ -21,7 +21,8 @@ type window struct {
 	seed maphash.Seed
 
 	mu     sync.Mutex
-	free   int  // places inside
+	places int  // inside
+	free   int  // of them; below zero while there are more inside than places
 	closed bool // the model takes nothing now
 	turns  *list.List
 	slides map[uint64]*list.Element // of *slideQueue in turns
@@ -44,7 +45,7 @@ type waiter struct {
 }
 
 func newWindow(places int) *window {
-	return &window{seed: maphash.MakeSeed(), free: places, closed: true, turns: list.New(), slides: map[uint64]*list.Element{}}
+	return &window{seed: maphash.MakeSeed(), places: places, free: places, closed: true, turns: list.New(), slides: map[uint64]*list.Element{}}
 }
 
 // enter waits for a place. present is asked just before one is given. A request
@@ -107,6 +108,15 @@ func (w *window) open(yes bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closed = !yes
+	w.admit()
+}
+
+// resize changes how many places there are.
+func (w *window) resize(places int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.free += places - w.places
+	w.places = places
 	w.admit()
 }
 

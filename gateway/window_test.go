@@ -5,12 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"histogate/tritonclient/kserve"
+	"histogate/tritonclient/tritontest"
 )
 
 func here() bool { return true }
@@ -159,5 +163,77 @@ func TestWindowNeverLosesAPlace(t *testing.T) {
 	all.Wait()
 	if w.free != places || w.count != 0 || w.turns.Len() != 0 {
 		t.Errorf("%d free of %d, %d waiting", w.free, places, w.count)
+	}
+}
+
+// A window that shrinks lets nobody in until it is below its new size, and one that
+// grows lets in who waits.
+func TestWindowResize(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := opened(2)
+		var inside atomic.Int64
+		for range 6 {
+			go func() {
+				if err := w.enter(t.Context(), nil, here); err != nil {
+					t.Error(err)
+				}
+				inside.Add(1)
+			}()
+			synctest.Wait()
+		}
+		hold := func(want int64) {
+			t.Helper()
+			synctest.Wait()
+			if n := inside.Load(); n != want {
+				t.Errorf("%d are inside, want %d", n, want)
+			}
+		}
+		leave := func() {
+			inside.Add(-1)
+			w.leave()
+		}
+		hold(2)
+		w.resize(4)
+		hold(4)
+		w.resize(1)
+		leave()
+		hold(3)
+		leave()
+		leave()
+		hold(1)
+		leave()
+		hold(1)
+		leave()
+		hold(1)
+		leave()
+		hold(0)
+		if w.free != 1 || w.count != 0 {
+			t.Errorf("%d free, %d waiting", w.free, w.count)
+		}
+	})
+}
+
+// A group of instances is there once for each of its GPUs, which Triton tells.
+func TestPlaces(t *testing.T) {
+	group := func(count int32, gpus ...int32) *kserve.ModelInstanceGroup {
+		return &kserve.ModelInstanceGroup{Count: count, Gpus: gpus}
+	}
+	for _, test := range []struct {
+		groups []*kserve.ModelInstanceGroup
+		want   int
+	}{
+		{nil, 8}, {[]*kserve.ModelInstanceGroup{group(0)}, 8}, {[]*kserve.ModelInstanceGroup{group(3)}, 24},
+		{[]*kserve.ModelInstanceGroup{group(1, 0, 1, 2, 3)}, 32}, {[]*kserve.ModelInstanceGroup{group(2, 0, 1), group(1)}, 40},
+	} {
+		if got := places(&kserve.ModelConfig{MaxBatchSize: 4, InstanceGroup: test.groups}); got != test.want {
+			t.Errorf("%v: %d places, want %d", test.groups, got, test.want)
+		}
+	}
+	r := launch(t, testSpec, testConfig, nil, func(s *tritontest.Server) {
+		s.Models["small"].Config.InstanceGroup = []*kserve.ModelInstanceGroup{group(1, 0, 1)}
+	})
+	r.await(t, http.StatusOK)
+	if w := r.models.list[0].window; w.places != 16 {
+		t.Errorf("%d places for the two GPUs of which Triton tells", w.places)
 	}
 }

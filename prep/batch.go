@@ -1,7 +1,7 @@
 package prep
 
 // Batch is a request of many tiles of one model and mode: a JSON object with the
-// members mode, a string that may be missing, and requests, an array of tile
+// members mode, a string that may be missing or null, and requests, an array of tile
 // requests. It aliases the body that it was parsed from.
 type Batch struct {
 	Mode  string // empty when it has none
@@ -10,7 +10,8 @@ type Batch struct {
 
 // ParseBatch reads the JSON document of a batch of at most so many tiles. Each of
 // them is checked on its own, by [Preparer.Prepare]: one that is not even an object
-// fails there. Its error, an [*Error], is about the document as a whole.
+// fails there, and so does one that holds NaN or an infinity as Python's json writes
+// them. Its error, an [*Error], is about the document as a whole.
 func ParseBatch(body []byte, most int) (_ *Batch, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -18,11 +19,12 @@ func ParseBatch(body []byte, most int) (_ *Batch, err error) {
 		}
 	}()
 	var requests, mode token
-	s := scanner{data: body}
+	var start, end int // of requests
+	s := scanner{data: body, passNonFinite: true}
 	err = s.document(func(key, value token) {
 		switch key.text() {
 		case "requests":
-			requests = value
+			requests, start, end = value, s.pos-len(value.raw), s.pos
 		case "mode":
 			mode = value
 		}
@@ -30,10 +32,15 @@ func ParseBatch(body []byte, most int) (_ *Batch, err error) {
 	if err != nil {
 		return nil, refuse(InvalidRequest, "", "the body is %s", err)
 	}
+	for _, at := range s.passed {
+		if s.passNonFinite = false; at < start || at >= end {
+			return nil, refuse(InvalidRequest, "", "the body is %s", s.nonFinite(at, "a value"))
+		}
+	}
 	b := new(Batch)
-	switch mode.kind {
-	case missing:
-	case stringKind:
+	switch {
+	case mode.kind == missing, mode.isNull():
+	case mode.kind == stringKind:
 		b.Mode = mode.text()
 	default:
 		return nil, refuse(InvalidRequest, "mode", "must be a string")
@@ -42,7 +49,7 @@ func ParseBatch(body []byte, most int) (_ *Batch, err error) {
 		return nil, refuse(InvalidRequest, "requests", "missing, or no array; an array of tile requests is expected")
 	}
 	count := 0
-	s = scanner{data: requests.raw}
+	s = scanner{data: requests.raw, passNonFinite: true}
 	err = s.array(1, func(element token) {
 		if count++; count <= most {
 			b.Tiles = append(b.Tiles, tileOf(element))
@@ -66,7 +73,7 @@ func tileOf(element token) *Request {
 	}
 	s := scanner{data: element.raw}
 	if err := s.object(1, r.member); err != nil {
-		r.broken = refuse(InvalidRequest, "", "%s", err)
+		r.broken = r.name(refuse(InvalidRequest, "", "the tile is %s", err))
 	}
 	return r
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -22,7 +23,30 @@ func FuzzParseRequest(f *testing.F) {
 	} {
 		f.Add([]byte(document))
 	}
-	f.Fuzz(func(t *testing.T, document []byte) { compareWithEncodingJSON(t, document) })
+	f.Fuzz(func(t *testing.T, document []byte) {
+		if taken := compareWithEncodingJSON(t, document); taken && depth(document) <= maxDepth-2 {
+			compareInBatch(t, document)
+		}
+	})
+}
+
+// compareInBatch holds the tile of a batch against the request that its document
+// is, beside one that is spoilt.
+func compareInBatch(t *testing.T, document []byte) {
+	t.Helper()
+	alone, err := ParseRequest(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := ParseBatch(slices.Concat([]byte(`{"requests":[{"x":NaN},`), document, []byte(`,{"x":-Infinity}]}`)), 3)
+	if err != nil || len(b.Tiles) != 3 || b.Tiles[0].broken == nil || b.Tiles[1].broken != nil || b.Tiles[2].broken == nil {
+		t.Fatalf("%q in a batch: %v", document, err)
+	}
+	for f, token := range alone.fields {
+		if !bytes.Equal(b.Tiles[1].fields[f].raw, token.raw) {
+			t.Fatalf("%q: %s is %q in a batch, %q alone", document, field(f), b.Tiles[1].fields[f].raw, token.raw)
+		}
+	}
 }
 
 // FuzzBase64 takes the content of a string as it stands in a document.

@@ -21,6 +21,10 @@ const maxDepth = 128
 type scanner struct {
 	data []byte
 	pos  int
+	// passNonFinite lets NaN, Infinity and -Infinity through, which Python's json
+	// writes for such floats; passed is then where the first and the last of them are.
+	passNonFinite bool
+	passed        []int
 }
 
 func (s *scanner) fail(offset int, format string, args ...any) error {
@@ -198,12 +202,23 @@ func (s *scanner) literal() error {
 			return nil
 		}
 	}
-	for _, word := range [...]string{"NaN", "Infinity", "nan", "inf"} {
-		if bytes.HasPrefix(s.data[s.pos:], []byte(word)) {
-			return s.fail(s.pos, "%s is not JSON; send a number or null", word)
+	return s.nonFinite(s.pos, "a value")
+}
+
+// nonFinite scans a value that must be a float that is not finite, if anything.
+func (s *scanner) nonFinite(start int, wanted string) error {
+	for i, word := range [...]string{"NaN", "Infinity", "-Infinity", "nan", "inf", "-inf"} {
+		if !bytes.HasPrefix(s.data[start:], []byte(word)) {
+			continue
 		}
+		if !s.passNonFinite || i > 2 {
+			return s.fail(start, "%s is not JSON; send a number or null", word)
+		}
+		s.passed = append(s.passed[:min(len(s.passed), 1)], start)
+		s.pos = start + len(word)
+		return nil
 	}
-	return s.unexpected("a value")
+	return s.unexpected(wanted)
 }
 
 func (s *scanner) digits() bool {
@@ -215,13 +230,14 @@ func (s *scanner) digits() bool {
 }
 
 func (s *scanner) number() error {
+	start := s.pos
 	s.take('-')
 	if s.take('0') {
 		if s.pos < len(s.data) && s.data[s.pos] >= '0' && s.data[s.pos] <= '9' {
 			return s.fail(s.pos, "a number with a leading zero")
 		}
 	} else if !s.digits() {
-		return s.unexpected("a digit")
+		return s.nonFinite(start, "a digit")
 	}
 	if s.take('.') && !s.digits() {
 		return s.unexpected("a digit")

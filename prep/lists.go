@@ -1,7 +1,7 @@
 package prep
 
 import (
-	"bufio"
+	"bytes"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -48,18 +48,30 @@ func (s *Spec) ReadLists(folder fs.FS) error {
 	return s.checkLists()
 }
 
+// ReadFile reads a regular file of a folder. Another kind is refused before it is
+// opened: a FIFO could wait for ever, a device never end.
+func ReadFile(folder fs.FS, name string) ([]byte, error) {
+	info, err := fs.Stat(folder, name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, &fs.PathError{Op: "read", Path: name, Err: errors.New("not a regular file; put one in its place")}
+	}
+	return fs.ReadFile(folder, name)
+}
+
 // readList reads a CSV file of one column with a header. No name is no file.
 func readList[T any](folder fs.FS, field, name string, list *[]T, parse func(string) (T, error)) error {
 	if name == "" {
 		return nil
 	}
 	fail := func(err error) error { return fmt.Errorf("%s: %s: %w", field, name, err) }
-	file, err := folder.Open(name)
+	text, err := ReadFile(folder, name)
 	if err != nil {
 		return fmt.Errorf("%s: %w", field, err)
 	}
-	defer file.Close()
-	column := csv.NewReader(bufio.NewReader(file))
+	column := csv.NewReader(bytes.NewReader(text))
 	column.FieldsPerRecord = 1
 	if _, err := column.Read(); err != nil { // the header
 		if errors.Is(err, io.EOF) {

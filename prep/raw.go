@@ -9,10 +9,11 @@ import (
 
 // RawRequest makes a request of an encoded image, which it aliases, and of fields
 // as a query string holds them: names and texts. The text of slide_name,
-// model_name and mode is taken as it is, that of the others as JSON. None of them
-// has to be there, but what is there is held to the same rules as in a document:
-// unknown ones are passed over, the last of repeated ones counts. Its error is an
-// [*Error].
+// model_name and mode is taken as it is, that of the others as JSON. All that an
+// answer repeats have to be there, or none of them. They are held to the same rules
+// as in a document: unknown ones are passed over, the last of repeated ones counts,
+// but for model_name and mode, which can come from several places: those must agree.
+// Its error is an [*Error].
 func RawRequest(image []byte, fields iter.Seq2[string, string]) (*Request, error) {
 	r := &Request{isRaw: true, image: image}
 	for name, text := range fields {
@@ -24,7 +25,11 @@ func RawRequest(image []byte, fields iter.Seq2[string, string]) (*Request, error
 			if !utf8.ValidString(text) {
 				return nil, r.name(refuse(InvalidRequest, name, "not valid UTF-8"))
 			}
-			r.fields[f] = quoted(text)
+			given := quoted(text)
+			if before := r.fields[f]; f != slideName && before.kind != missing && !bytes.Equal(before.raw, given.raw) {
+				return nil, r.name(refuse(InvalidRequest, name, "both %s and %s are given; send one of them", quote(before.text()), quote(text)))
+			}
+			r.fields[f] = given
 		default:
 			r.fields[f] = valueOf(text)
 		}

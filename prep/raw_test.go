@@ -63,8 +63,8 @@ func TestBareImage(t *testing.T) {
 	}{
 		"nothing":        {nil, true},
 		"model and mode": {[]string{"model_name", "m", "mode", "embedding", "unknown", "1"}, true},
-		"x":              {[]string{"x", "0"}, false},
-		"resolution":     {[]string{"resolution", "null"}, false},
+		"bulk RNA":       {[]string{"bulk_rna", "null"}, true},
+		"all":            {[]string{"slide_name", "", "x", "0", "y", "0", "width", "0", "height", "0", "patch_idx", "0"}, false},
 	} {
 		r, err := RawRequest(readTile(t, tileFiles(t)[0]), pairs(test.fields...))
 		if err != nil {
@@ -77,8 +77,45 @@ func TestBareImage(t *testing.T) {
 		}
 		sample.Release()
 	}
-	if r, _ := RawRequest(nil, pairs("x", "0")); string(r.AppendEcho(nil)) != `"slide_name":null,"x":0,"y":null,"width":null,"height":null,"tissue_ratio":null,"patch_idx":null,"resolution":null` {
-		t.Errorf("the echo is %s", r.AppendEcho(nil))
+}
+
+// Some of the fields without the others are a mistake, named as in a document.
+func TestRawRequestWantsAllFieldsOrNone(t *testing.T) {
+	p := NewPreparer(testSpec())
+	const advice = ": missing; give all fields of the tile, or none for an answer of numbers alone"
+	for missing, fields := range map[string][]string{
+		"x, y, width, height, patch_idx":             {"slide_name", "S"},
+		"slide_name, y, width, height, patch_idx":    {"x", "1", "mode", "embedding"},
+		"slide_name, x, y, width, height, patch_idx": {"resolution", "null"},
+		"slide_name, x, y, width, patch_idx":         {"height", "224", "tissue_ratio", "0.5"},
+		"patch_idx":                                  {"slide_name", "S", "x", "1", "y", "2", "width", "224", "height", "224"},
+	} {
+		r, err := RawRequest(readTile(t, tileFiles(t)[0]), pairs(fields...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = p.Prepare(r); err == nil || !strings.HasPrefix(err.Error(), missing+advice) {
+			t.Errorf("%q: %v", fields, err)
+		}
+	}
+	r, _ := RawRequest(nil, pairs())
+	if _, err := p.Prepare(r); err == nil || err.Error() != "body: empty; send the encoded image in it" {
+		t.Errorf("no image: %v", err)
+	}
+}
+
+// Model and mode may be named in several places, which must agree.
+func TestRawRequestNamedTwice(t *testing.T) {
+	if _, err := RawRequest(nil, pairs("model_name", "h1", "mode", "a", "x", "1", "mode", "a", "x", "2", "model_name", "h1")); err != nil {
+		t.Error(err)
+	}
+	for want, fields := range map[string][]string{
+		`model_name: both "h1" and "h0" are given; send one of them`: {"model_name", "h1", "model_name", "h0"},
+		`mode: both "a" and "" are given; send one of them`:          {"mode", "a", "model_name", "h1", "mode", ""},
+	} {
+		if _, err := RawRequest(nil, pairs(fields...)); err == nil || err.Error() != want {
+			t.Errorf("%q: %v, want %s", fields, err, want)
+		}
 	}
 }
 
@@ -92,9 +129,10 @@ func TestRawRequestErrors(t *testing.T) {
 		want        string
 	}{
 		{"x", "1.5", "", InvalidRequest, `x: must be an integer, and 1.5 has a fraction`},
-		{"x", "seven", "", InvalidRequest, `x: must be an integer, not a string`},
-		{"x", "", "", InvalidRequest, `x: must be an integer, not a string`},
-		{"y", "7 8", "", InvalidRequest, `y: must be an integer, not a string`},
+		{"x", "seven", "", InvalidRequest, `x: must be an integer, and "seven" is none`},
+		{"x", "", "", InvalidRequest, `x: must be an integer, and "" is none`},
+		{"y", "7 8", "", InvalidRequest, `y: must be an integer, and "7 8" is none`},
+		{"y", "+7", "", InvalidRequest, `y: must be an integer, and "+7" is none`},
 		{"patch_idx", "null", "", InvalidRequest, `patch_idx: must be an integer, not null`},
 		{"resolution", "NaN", "", InvalidRequest, `resolution: must be a number or null`},
 		{"tissue_ratio", "1e999", "", InvalidRequest, `tissue_ratio: 1e999 does not fit a 64-bit float`},
@@ -106,7 +144,7 @@ func TestRawRequestErrors(t *testing.T) {
 		if test.image == "" {
 			image = readTile(t, tileFiles(t)[0])
 		}
-		r, err := RawRequest(image, pairs(test.field, test.text))
+		r, err := RawRequest(image, pairs("slide_name", "S", "x", "1", "y", "2", "width", "224", "height", "224", "patch_idx", "7", test.field, test.text))
 		if err == nil {
 			_, err = p.Prepare(r)
 		}

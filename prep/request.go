@@ -165,11 +165,17 @@ func (r *Request) validate() error {
 	}
 	var absent []string
 	for _, f := range [...]field{imageData, slideName, xField, yField, widthField, heightField, patchIdx} {
-		if r.fields[f].kind == missing && !r.isRaw {
+		if r.fields[f].kind == missing && !(r.isRaw && f == imageData) {
 			absent = append(absent, f.String())
 		}
 	}
-	if absent != nil {
+	switch {
+	case r.isRaw && len(r.image) == 0:
+		return r.name(refuse(InvalidImage, "body", "empty; send the encoded image in it"))
+	case absent == nil, r.IsBare():
+	case r.isRaw:
+		return r.name(refuse(InvalidRequest, strings.Join(absent, ", "), "missing; give all fields of the tile, or none for an answer of numbers alone"))
+	default:
 		return r.name(refuse(InvalidRequest, strings.Join(absent, ", "), "missing; every tile request must have it"))
 	}
 	for _, f := range [...]field{imageData, slideName} {
@@ -178,10 +184,14 @@ func (r *Request) validate() error {
 		}
 	}
 	for _, f := range [...]field{xField, yField, widthField, heightField, patchIdx} {
-		if r.fields[f].kind == missing {
+		t := r.fields[f]
+		if t.kind == missing {
 			continue
 		}
-		if err := checkInteger(r.fields[f]); err != nil {
+		if r.isRaw && t.kind == stringKind { // what no JSON is
+			return r.name(refuse(InvalidRequest, f.String(), "must be an integer, and %s is none", quote(t.text())))
+		}
+		if err := checkInteger(t); err != nil {
 			return r.name(refuse(InvalidRequest, f.String(), "%s", err))
 		}
 	}

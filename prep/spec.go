@@ -159,13 +159,14 @@ func Elements(shape []int64) int {
 // field that is unknown, missing or out of range is an error that names the file
 // and the field; all are reported at once.
 func ReadSpec(path string) (*Spec, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	spec, err := ParseSpec(text)
+	folder := os.DirFS(filepath.Dir(path))
+	text, err := ReadFile(folder, filepath.Base(path))
+	var spec *Spec
 	if err == nil {
-		err = spec.ReadLists(os.DirFS(filepath.Dir(path)))
+		spec, err = ParseSpec(text)
+	}
+	if err == nil {
+		err = spec.ReadLists(folder)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)

@@ -152,7 +152,7 @@ func TestReadSpecRefusesBulkRNA(t *testing.T) {
 		{name: "gene twice", old: "output_genes_file: output_gene_set.csv", new: "output_genes: [A, B, A]", want: `output_genes: "A" is both number 0 and number 2`},
 		{name: "gene without a name", old: "output_genes_file: output_gene_set.csv", new: `output_genes: [A, ""]`, want: "output_genes: must not hold an empty name"},
 		{name: "file outside", old: "input_gene_set.csv", new: "../genes.csv", want: `input_genes_file: "../genes.csv" must be a file in the spec's folder`},
-		{name: "no such file", old: "input_gene_set.csv", new: "genes.csv", want: "input_genes_file: open genes.csv"},
+		{name: "no such file", old: "input_gene_set.csv", new: "genes.csv", want: "input_genes_file: stat genes.csv"},
 		{name: "two columns", old: transform, new: "- {name: zscore, mean_file: m.csv, std: [1]}", files: map[string]string{"m.csv": "m,n\n1,2\n"},
 			want: "inputs[1].transforms[0].mean_file: m.csv: record on line 1: wrong number of fields"},
 		{name: "not a number in a file", old: transform, new: "- {name: zscore, mean_file: m.csv, std: [1]}", files: map[string]string{"m.csv": "m\n1\nx\n"},

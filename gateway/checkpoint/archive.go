@@ -18,9 +18,10 @@ import (
 
 // The zip format is read here rather than by archive/zip because that one, made
 // for files of good will, believes the number of entries before it reads them,
-// accepts entries that share their bytes, and searches for its end record, so
-// that another reader may see another archive. What is read here has one reading
-// only: the layout that writers produce, each byte of it where it must be.
+// accepts entries that share their bytes and bytes of no entry, and searches for
+// its end record, so that another reader may see another archive. What is read here
+// has the layout that writers produce: members from the first byte to the directory,
+// the directory to the end records, and the same said of a member wherever it is.
 // Fields are as in PKWARE's APPNOTE 6.3.10, sections 4.3.7 to 4.5.3.
 const (
 	endSize, end64Size, locatorSize        = 22, 56, 20
@@ -28,7 +29,12 @@ const (
 	endMagic, end64Magic                   = 0x06054b50, 0x06064b50
 	locatorMagic                           = 0x07064b50
 	centralMagic, localMagic               = 0x02014b50, 0x04034b50
+	descriptorMagic                        = 0x08074b50
 	stored, deflated                uint16 = 0, 8
+
+	// Flags of a member.
+	sizesFollow = 1 << 3 // its sum and its sizes stand behind its data, too
+	encrypted   = 1 | 1<<6 | 1<<13
 
 	maxMembers   = 20000    // of an archive; a large package has some hundreds
 	maxDirectory = 16 << 20 // bytes
@@ -50,6 +56,7 @@ type archive struct {
 type member struct {
 	name   string
 	method uint16
+	flags  uint16
 	crc    uint32
 	header int64 // where its local header begins
 	data   int64 // where its bytes begin
@@ -89,7 +96,7 @@ func openArchive(file io.ReaderAt, size int64) (*archive, error) {
 	if len(text) > 0 {
 		return nil, fmt.Errorf("its directory has %d bytes after its last entry", len(text))
 	}
-	if err := checkOverlap(a.members); err != nil {
+	if err := checkLayout(a.members, file, at); err != nil {
 		return nil, err
 	}
 	a.members = slices.DeleteFunc(a.members, func(m member) bool { return strings.HasSuffix(m.name, "/") })
@@ -160,7 +167,7 @@ func readCentral(text []byte) (member, []byte, error) {
 		return member{}, nil, errors.New("its directory is damaged: an entry is cut off")
 	}
 	entry, rest := text[:centralSize], text[centralSize:]
-	m := member{name: string(rest[:name]), method: u16(entry, 10), crc: u32(entry, 16)}
+	m := member{name: string(rest[:name]), flags: u16(entry, 8), method: u16(entry, 10), crc: u32(entry, 16)}
 	fields := [...]uint64{uint64(u32(entry, 24)), uint64(u32(entry, 20)), uint64(u32(entry, 42))} // in zip64's order
 	if err := widen(&fields, rest[name:name+extra]); err != nil {
 		return member{}, nil, fmt.Errorf("%s: %w", quote(m.name), err)
@@ -171,9 +178,9 @@ func readCentral(text []byte) (member, []byte, error) {
 		}
 	}
 	m.size, m.packed, m.header = int64(fields[0]), int64(fields[1]), int64(fields[2])
-	const encrypted, link, kind = 1 | 1<<6 | 1<<13, 0o120000, 0o170000
+	const link, kind = 0o120000, 0o170000
 	switch {
-	case u16(entry, 8)&encrypted != 0:
+	case m.flags&encrypted != 0:
 		return member{}, nil, fmt.Errorf("%s: is encrypted", quote(m.name))
 	case u16(entry, 34) != 0:
 		return member{}, nil, fmt.Errorf("%s: lies on another disk", quote(m.name))
@@ -244,32 +251,82 @@ func (m *member) readLocal(file io.ReaderAt, limit int64) error {
 	if err := readAt(file, header, m.header); err != nil {
 		return err
 	}
-	if u32(header, 0) != localMagic || int(u16(header, 26)) != len(m.name) || string(header[localSize:]) != m.name || u16(header, 8) != m.method {
+	const read = sizesFollow | encrypted // what changes the reading
+	if u32(header, 0) != localMagic || int(u16(header, 26)) != len(m.name) || string(header[localSize:]) != m.name ||
+		u16(header, 8) != m.method || u16(header, 6)&read != m.flags&read {
 		return errors.New("its header is not what the directory says")
-	}
-	const sizesFollow = 1 << 3 // the sizes stand behind the data
-	if u16(header, 6)&sizesFollow == 0 &&
-		(!agree(uint64(u32(header, 18)), uint64(m.packed), math.MaxUint32) || !agree(uint64(u32(header, 22)), uint64(m.size), math.MaxUint32)) {
-		return errors.New("its header gives another size than the directory")
 	}
 	m.data = m.header + int64(len(header)) + int64(u16(header, 28))
 	if m.data+m.packed > limit {
 		return errors.New("ends outside of the archive's data")
 	}
+	fields := [3]uint64{uint64(u32(header, 22)), uint64(u32(header, 18))} // in zip64's order
+	if slices.Contains(fields[:], math.MaxUint32) {
+		extra := make([]byte, u16(header, 28))
+		if err := readAt(file, extra, m.header+int64(len(header))); err != nil {
+			return err
+		}
+		if err := widen(&fields, extra); err != nil {
+			return err
+		}
+	}
+	unknown := func(v uint64) bool { return v == 0 && m.flags&sizesFollow != 0 } // when it was written
+	switch sum := u32(header, 14); {
+	case fields[0] != uint64(m.size) && !unknown(fields[0]), fields[1] != uint64(m.packed) && !unknown(fields[1]):
+		return errors.New("its header gives another size than the directory")
+	case sum != m.crc && !unknown(uint64(sum)):
+		return errors.New("its header gives another sum than the directory")
+	}
 	return nil
 }
 
-// checkOverlap refuses members that share bytes, by which a small archive could
-// unpack to any size.
-func checkOverlap(members []member) error {
+// checkLayout refuses members that share bytes, by which a small archive could unpack
+// to any size, and bytes of none before end, where another reader could find a member.
+func checkLayout(members []member, file io.ReaderAt, end int64) error {
 	order := slices.Clone(members)
 	slices.SortFunc(order, func(a, b member) int { return cmp.Compare(a.header, b.header) })
-	for i := 1; i < len(order); i++ {
-		if before := order[i-1]; before.data+before.packed > order[i].header {
-			return fmt.Errorf("%s and %s overlap", quote(before.name), quote(order[i].name))
+	at := int64(0)
+	for i := range order {
+		m := &order[i]
+		switch {
+		case m.header < at:
+			return fmt.Errorf("%s and %s overlap", quote(order[i-1].name), quote(m.name))
+		case m.header > at:
+			return fmt.Errorf("%d bytes before %s belong to no member", m.header-at, quote(m.name))
 		}
+		length, err := m.descriptor(file, end)
+		if err != nil {
+			return fmt.Errorf("%s: %w", quote(m.name), err)
+		}
+		at = m.data + m.packed + length
+	}
+	if at != end {
+		return fmt.Errorf("%d bytes before its directory belong to no member", end-at)
 	}
 	return nil
+}
+
+// descriptor is the length of what follows the member's data: its sum and its sizes,
+// in 32 bits or in 64, where its flags say so.
+func (m *member) descriptor(file io.ReaderAt, end int64) (length int64, err error) {
+	if m.flags&sizesFollow == 0 {
+		return 0, nil
+	}
+	const narrow, wide = 16, 24
+	at := m.data + m.packed
+	text := make([]byte, min(wide, end-at))
+	if err := readAt(file, text, at); err != nil {
+		return 0, err
+	}
+	if len(text) >= narrow && u32(text, 0) == descriptorMagic && u32(text, 4) == m.crc {
+		switch {
+		case len(text) == wide && u64(text, 8) == uint64(m.packed) && u64(text, 16) == uint64(m.size):
+			return wide, nil
+		case uint64(u32(text, 8)) == uint64(m.packed) && uint64(u32(text, 12)) == uint64(m.size):
+			return narrow, nil
+		}
+	}
+	return 0, errors.New("the sizes that must follow its data are missing or wrong")
 }
 
 // open returns a reader of the member's unpacked bytes.

@@ -21,20 +21,24 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // MetadataName is the member that describes the tensors. It may lie in any
 // folder of the archive, once.
 const MetadataName = "model_metadata.json"
 
+// descriptionSuffix is how the names of all members end that describe something.
+const descriptionSuffix = "_metadata.json"
+
 // Package is what a checkpoint says of itself.
 type Package struct {
 	File     string    // its file's name, without the folder
 	Metadata *Metadata // nil where it has none
-	// CPUs are the kinds of processor of its shared objects, GPUs the SM
+	// CPUs are the kinds of processor of its shared objects, SMs the SM
 	// versions of its cubins (90 for sm_90), each once and in order.
 	CPUs []CPU
-	GPUs []int
+	SMs  []int
 	// CUDA tells that it runs on a GPU. A package can do so without cubins, when
 	// all its work is done by libraries.
 	CUDA bool
@@ -44,7 +48,8 @@ type Package struct {
 // with it and, where it is one, the member.
 func Read(path string) (*Package, error) {
 	name := filepath.Base(path)
-	file, err := os.Open(path)
+	// Not blocking, for else a FIFO would wait here for somebody to write to it.
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, plain(err))
 	}
@@ -71,18 +76,24 @@ func Read(path string) (*Package, error) {
 // inspect looks at the members that say something of the package.
 func inspect(a *archive) (*Package, error) {
 	p := new(Package)
-	described := ""
+	described, together := "", int64(0) // bytes of all descriptions
 	for i := range a.members {
 		m := &a.members[i]
 		var err error
-		switch base := path.Base(m.name); {
+		base := path.Base(m.name)
+		if strings.HasSuffix(base, descriptionSuffix) {
+			if together += m.size; together > maxMetadata {
+				return nil, fmt.Errorf("%s: is one description too many: they have %d bytes together; at most %d are taken", quote(m.name), together, maxMetadata)
+			}
+		}
+		switch {
 		case base == MetadataName:
 			if described != "" {
 				return nil, fmt.Errorf("holds two descriptions, %s and %s", quote(described), quote(m.name))
 			}
 			described = m.name
 			p.Metadata, err = readMetadata(a, m)
-		case strings.HasSuffix(base, "_metadata.json"):
+		case strings.HasSuffix(base, descriptionSuffix):
 			err = p.addDevice(a, m)
 		case strings.HasSuffix(base, ".so"):
 			err = p.addSharedObject(a, m)
@@ -97,7 +108,7 @@ func inspect(a *archive) (*Package, error) {
 		return nil, errors.New("holds no compiled code (.so): it is not a package of AOTInductor")
 	}
 	slices.Sort(p.CPUs)
-	slices.Sort(p.GPUs)
+	slices.Sort(p.SMs)
 	return p, nil
 }
 
@@ -117,16 +128,26 @@ func (p *Package) CheckCPU(goarch string) error {
 }
 
 // CheckGPU refuses a package whose GPU code was compiled for another SM version
-// than one of the given, which come from source. A cubin of a lower minor
-// version could still run; it is refused as well, for an export that fits is as
-// easily made and the kernels in it are tuned.
+// than one of the given, which come from source: Triton would run it on each of them.
+// A cubin of a lower minor version could still run; it is refused as well, for an
+// export that fits is as easily made and the kernels in it are tuned.
 func (p *Package) CheckGPU(targets []int, source string) error {
-	for _, built := range p.GPUs {
-		for _, here := range targets {
-			if built != here {
-				return fmt.Errorf("%s is built for sm_%d and %s says sm_%d; export it anew on a GPU of sm_%d",
-					p.File, built, source, here, here)
-			}
+	for _, built := range p.SMs {
+		if !slices.ContainsFunc(targets, func(here int) bool { return here != built }) {
+			continue
+		}
+		names := make([]string, len(targets))
+		for i, here := range targets {
+			names[i] = fmt.Sprintf("sm_%d", here)
+		}
+		said := fmt.Sprintf("%s is built for sm_%d and %s says %s", p.File, built, source, strings.Join(names, " and "))
+		switch {
+		case len(targets) == 1:
+			return fmt.Errorf("%s; export it anew on a GPU of %s", said, names[0])
+		case slices.Contains(targets, built):
+			return fmt.Errorf("%s; leave Triton the GPUs of sm_%d alone (CUDA_VISIBLE_DEVICES) and set TARGET_SM=%d", said, built, built)
+		default:
+			return fmt.Errorf("%s; export it anew on one of these, leave Triton the GPUs of that kind alone (CUDA_VISIBLE_DEVICES) and set TARGET_SM to it", said)
 		}
 	}
 	return nil

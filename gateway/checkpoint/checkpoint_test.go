@@ -37,7 +37,7 @@ func TestRead(t *testing.T) {
 	}
 	batch := Dim{Name: "batch"}
 	want := &Package{
-		File: "m.pt2", CPUs: []CPU{X86}, GPUs: []int{80, 90}, CUDA: true,
+		File: "m.pt2", CPUs: []CPU{X86}, SMs: []int{80, 90}, CUDA: true,
 		Metadata: &Metadata{
 			Inputs: Tensors{ // in the order of the text
 				{Name: "tile", Shape: []Dim{batch, {Size: 3}, {Size: 224}, {Size: 224}}, DType: "float16"},
@@ -64,7 +64,7 @@ func TestReadSMVersions(t *testing.T) {
 	} {
 		data := checkpointtest.Zip(t, [2]string{"a.so", string(checkpointtest.ELF(elf.EM_X86_64, 0, 0))},
 			[2]string{"a.cubin", string(checkpointtest.ELF(190, test.abi, test.flags))})
-		if p, err := Read(file(t, data)); err != nil || !reflect.DeepEqual(p.GPUs, []int{test.want}) {
+		if p, err := Read(file(t, data)); err != nil || !reflect.DeepEqual(p.SMs, []int{test.want}) {
 			t.Errorf("ABI %d, flags %#x: %+v, %v; want sm_%d", test.abi, test.flags, p, err, test.want)
 		}
 	}
@@ -74,13 +74,13 @@ func TestReadSMVersions(t *testing.T) {
 func TestReadDevice(t *testing.T) {
 	object := [2]string{"a.so", string(checkpointtest.ELF(elf.EM_AARCH64, 0, 0))}
 	p, err := Read(file(t, checkpointtest.Zip(t, object, [2]string{"a.wrapper_metadata.json", `{"AOTI_DEVICE_KEY": "cuda"}`})))
-	if err != nil || !p.CUDA || p.GPUs != nil || p.Metadata != nil || p.CPUs[0] != ARM64 {
+	if err != nil || !p.CUDA || p.SMs != nil || p.Metadata != nil || p.CPUs[0] != ARM64 {
 		t.Errorf("%+v, %v", p, err)
 	}
 }
 
 func TestChecks(t *testing.T) {
-	p := &Package{File: "m.pt2", CPUs: []CPU{ARM64}, GPUs: []int{80}}
+	p := &Package{File: "m.pt2", CPUs: []CPU{ARM64}, SMs: []int{80}}
 	for name, test := range map[string]struct {
 		err  error
 		want string
@@ -90,7 +90,9 @@ func TestChecks(t *testing.T) {
 		"unknown CPU":   {p.CheckCPU("riscv64"), "<nil>"},
 		"same GPU":      {p.CheckGPU([]int{80}, "TARGET_SM"), "<nil>"},
 		"other GPU":     {p.CheckGPU([]int{90}, "TARGET_SM"), "m.pt2 is built for sm_80 and TARGET_SM says sm_90; export it anew on a GPU of sm_90"},
-		"one GPU of 2":  {p.CheckGPU([]int{80, 86}, "nvidia-smi"), "m.pt2 is built for sm_80 and nvidia-smi says sm_86; export it anew on a GPU of sm_86"},
+		"one GPU of 2":  {p.CheckGPU([]int{80, 86}, "nvidia-smi"), "m.pt2 is built for sm_80 and nvidia-smi says sm_80 and sm_86; leave Triton the GPUs of sm_80 alone (CUDA_VISIBLE_DEVICES) and set TARGET_SM=80"},
+		"second of 2":   {p.CheckGPU([]int{75, 80}, "nvidia-smi"), "m.pt2 is built for sm_80 and nvidia-smi says sm_75 and sm_80; leave Triton the GPUs of sm_80 alone (CUDA_VISIBLE_DEVICES) and set TARGET_SM=80"},
+		"neither of 2":  {p.CheckGPU([]int{75, 90}, "nvidia-smi"), "m.pt2 is built for sm_80 and nvidia-smi says sm_75 and sm_90; export it anew on one of these, leave Triton the GPUs of that kind alone (CUDA_VISIBLE_DEVICES) and set TARGET_SM to it"},
 		"GPU not known": {p.CheckGPU(nil, ""), "<nil>"},
 		"no GPU code":   {(&Package{}).CheckGPU([]int{90}, "TARGET_SM"), "<nil>"},
 	} {
@@ -119,28 +121,30 @@ func TestReadRefuses(t *testing.T) {
 		"cubin for a CPU":      {[][2]string{object, {"a.cubin", object[1]}}, `"a.cubin": is code for EM_X86_64, not for a GPU`},
 		"device not JSON":      {[][2]string{object, {"a_metadata.json", "x"}}, `"a_metadata.json": is not JSON`},
 		"two descriptions":     {append(tensors(`{"x": {"shape": ["b"], "dtype": "float32"}}`), [2]string{"m/model_metadata.json", "{}"}), "holds two descriptions"},
-		"description too long": {described(strings.Repeat(" ", maxMetadata+1)), `"model_metadata.json": has 1048577 bytes; at most 1048576`},
-		"not JSON":             {described("x"), `"model_metadata.json": invalid character 'x'`},
-		"trailing":             {described("{} {}"), "invalid character"},
-		"no inputs":            {described(`{"model": "M"}`), "inputs and outputs must each name at least one tensor"},
-		"inputs a list":        {tensors(`[1]`), "must be objects, by tensor name"},
-		"tensor twice":         {tensors(`{"x": {"shape": ["b"], "dtype": "f"}, "x": {"shape": ["b"], "dtype": "f"}}`), `tensor "x" is there twice`},
-		"no shape":             {tensors(`{"x": {"dtype": "float32"}}`), `tensor "x": its shape must have from 1 to 16 sizes`},
-		"no dtype":             {tensors(`{"x": {"shape": ["b"]}}`), `tensor "x" has no dtype`},
-		"dtype a number":       {tensors(`{"x": {"shape": ["b"], "dtype": 7}}`), `tensor "x": dtype must be a text`},
-		"size of zero":         {tensors(`{"x": {"shape": [0], "dtype": "float32"}}`), `the size "0" must be a whole number above zero, or a name`},
-		"negative size":        {tensors(`{"x": {"shape": [-1], "dtype": "float32"}}`), `the size "-1" must be`},
-		"fraction":             {tensors(`{"x": {"shape": [1.5], "dtype": "float32"}}`), `the size "1.5" must be`},
-		"null":                 {tensors(`{"x": {"shape": [null], "dtype": "float32"}}`), `the size "null" must be`},
-		"empty name":           {tensors(`{"x": {"shape": [""], "dtype": "float32"}}`), `the size "\"\"" must be`},
-		"long name":            {tensors(`{"` + strings.Repeat("x", 101) + `": {"shape": ["b"], "dtype": "float32"}}`), `xxx": its name has 101 bytes; at most 100 are taken`},
-		"name that clears":     {tensors(`{"\u001b[2Jx": {"shape": ["b"], "dtype": "float32"}}`), `tensor "\x1b[2Jx": its name holds what cannot be printed`},
-		"name of two lines":    {tensors(`{"x\ny": {"shape": ["b"], "dtype": "float32"}}`), `tensor "x\ny": its name holds what cannot be printed`},
-		"long dtype":           {tensors(`{"x": {"shape": ["b"], "dtype": "` + strings.Repeat("f", 1000) + `"}}`), `tensor "x": its dtype has 1000 bytes; at most 100 are taken`},
-		"dtype that clears":    {tensors(`{"x": {"shape": ["b"], "dtype": "torch.\u001b[2J\u0000"}}`), `tensor "x": its dtype holds what cannot be printed`},
-		"long size":            {tensors(`{"x": {"shape": ["` + strings.Repeat("f", 1000) + `"], "dtype": "float32"}}`), `tensor "x": the name of a size has 1000 bytes; at most 100 are taken`},
-		"size that clears":     {tensors(`{"x": {"shape": ["\u009b2J"], "dtype": "float32"}}`), `tensor "x": the name of a size holds what cannot be printed`},
-		"size of many digits":  {tensors(`{"x": {"shape": [` + strings.Repeat("9", 1000) + `], "dtype": "float32"}}`), `99999" must be a whole number`},
+		"description too long": {described(strings.Repeat(" ", maxMetadata+1)), `"model_metadata.json": is one description too many: they have 1048577 bytes together; at most 1048576 are taken`},
+		"long descriptions": {[][2]string{object, {"a_metadata.json", "{}" + strings.Repeat(" ", maxMetadata/2)}, {"b_metadata.json", "{}" + strings.Repeat(" ", maxMetadata/2)}},
+			`"b_metadata.json": is one description too many`},
+		"not JSON":            {described("x"), `"model_metadata.json": invalid character 'x'`},
+		"trailing":            {described("{} {}"), "invalid character"},
+		"no inputs":           {described(`{"model": "M"}`), "inputs and outputs must each name at least one tensor"},
+		"inputs a list":       {tensors(`[1]`), "must be objects, by tensor name"},
+		"tensor twice":        {tensors(`{"x": {"shape": ["b"], "dtype": "f"}, "x": {"shape": ["b"], "dtype": "f"}}`), `tensor "x" is there twice`},
+		"no shape":            {tensors(`{"x": {"dtype": "float32"}}`), `tensor "x": its shape must have from 1 to 16 sizes`},
+		"no dtype":            {tensors(`{"x": {"shape": ["b"]}}`), `tensor "x" has no dtype`},
+		"dtype a number":      {tensors(`{"x": {"shape": ["b"], "dtype": 7}}`), `tensor "x": dtype must be a text`},
+		"size of zero":        {tensors(`{"x": {"shape": [0], "dtype": "float32"}}`), `the size "0" must be a whole number above zero, or a name`},
+		"negative size":       {tensors(`{"x": {"shape": [-1], "dtype": "float32"}}`), `the size "-1" must be`},
+		"fraction":            {tensors(`{"x": {"shape": [1.5], "dtype": "float32"}}`), `the size "1.5" must be`},
+		"null":                {tensors(`{"x": {"shape": [null], "dtype": "float32"}}`), `the size "null" must be`},
+		"empty name":          {tensors(`{"x": {"shape": [""], "dtype": "float32"}}`), `the size "\"\"" must be`},
+		"long name":           {tensors(`{"` + strings.Repeat("x", 101) + `": {"shape": ["b"], "dtype": "float32"}}`), `xxx": its name has 101 bytes; at most 100 are taken`},
+		"name that clears":    {tensors(`{"\u001b[2Jx": {"shape": ["b"], "dtype": "float32"}}`), `tensor "\x1b[2Jx": its name holds what cannot be printed`},
+		"name of two lines":   {tensors(`{"x\ny": {"shape": ["b"], "dtype": "float32"}}`), `tensor "x\ny": its name holds what cannot be printed`},
+		"long dtype":          {tensors(`{"x": {"shape": ["b"], "dtype": "` + strings.Repeat("f", 1000) + `"}}`), `tensor "x": its dtype has 1000 bytes; at most 100 are taken`},
+		"dtype that clears":   {tensors(`{"x": {"shape": ["b"], "dtype": "torch.\u001b[2J\u0000"}}`), `tensor "x": its dtype holds what cannot be printed`},
+		"long size":           {tensors(`{"x": {"shape": ["` + strings.Repeat("f", 1000) + `"], "dtype": "float32"}}`), `tensor "x": the name of a size has 1000 bytes; at most 100 are taken`},
+		"size that clears":    {tensors(`{"x": {"shape": ["\u009b2J"], "dtype": "float32"}}`), `tensor "x": the name of a size holds what cannot be printed`},
+		"size of many digits": {tensors(`{"x": {"shape": [` + strings.Repeat("9", 1000) + `], "dtype": "float32"}}`), `99999" must be a whole number`},
 		"many tensors": {tensors("{" + strings.TrimSuffix(func() (all string) {
 			for i := range maxTensors + 1 {
 				all += fmt.Sprintf(`"x%d": {"shape": ["b"], "dtype": "float32"},`, i)

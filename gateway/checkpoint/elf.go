@@ -92,8 +92,8 @@ func (p *Package) addCubin(a *archive, m *member) error {
 		version >>= 8
 	}
 	p.CUDA = true
-	if sm := int(version & 0xff); !slices.Contains(p.GPUs, sm) {
-		p.GPUs = append(p.GPUs, sm)
+	if sm := int(version & 0xff); !slices.Contains(p.SMs, sm) {
+		p.SMs = append(p.SMs, sm)
 	}
 	return nil
 }

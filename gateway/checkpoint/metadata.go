@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	maxMetadata = 1 << 20 // bytes
+	maxMetadata = 1 << 20 // bytes of all descriptions of a package
 	maxTensors  = 64      // inputs, and outputs
 	maxRank     = 16
 	maxText     = 100 // bytes of a name or a type

@@ -150,9 +150,9 @@ func readSpecs(folder string, names []string) ([]*prep.Spec, error) {
 	owners := map[string]string{}
 	for _, name := range names {
 		path := filepath.Join(folder, name, "spec.yaml")
-		text, err := os.ReadFile(path)
+		text, err := prep.ReadFile(os.DirFS(filepath.Dir(path)), filepath.Base(path))
 		if err != nil {
-			mistakes = append(mistakes, err)
+			mistakes = append(mistakes, fmt.Errorf("%s: %w", path, err))
 			continue
 		}
 		spec, err := prep.ParseSpec(text)
@@ -212,7 +212,7 @@ func inspect(spec *prep.Spec, o *Options) (*checkpoint.Package, error) {
 func readLists(spec *prep.Spec, folder string) (map[string][]byte, error) {
 	contents := map[string][]byte{}
 	for _, name := range spec.ListFiles() {
-		text, err := os.ReadFile(filepath.Join(folder, name))
+		text, err := prep.ReadFile(os.DirFS(folder), name)
 		if err != nil {
 			return nil, fmt.Errorf("%s, which its spec names, cannot be read from its assets; put it into the folder %s of ASSETS_DIR", name, spec.Name)
 		}

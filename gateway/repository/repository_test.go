@@ -2,7 +2,9 @@ package repository
 
 import (
 	"bytes"
+	"context"
 	"debug/elf"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"histogate/gateway/checkpoint/checkpointtest"
 	"histogate/prep"
@@ -288,68 +291,50 @@ func TestParseSM(t *testing.T) {
 	}
 }
 
-// What nvidia-smi says is the target where nothing else is, and its absence none.
+// What nvidia-smi says is the target where nothing else is. Where it does not tell, the
+// target says why.
 func TestFindTarget(t *testing.T) {
 	folder := t.TempDir()
 	t.Setenv("PATH", folder)
-	if target, err := FindTarget(t.Context(), ""); err != nil || target.SMs != nil {
-		t.Errorf("without nvidia-smi: %+v, %v", target, err)
-	}
-	script := "#!/bin/sh\necho 8.9\necho 9.0\necho 8.9\necho '[N/A]'\n"
-	if err := os.WriteFile(filepath.Join(folder, "nvidia-smi"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if target, err := FindTarget(t.Context(), ""); err != nil || fmt.Sprintf("%v %s", target.SMs, target.Source) != "[89 90] nvidia-smi" {
-		t.Errorf("with nvidia-smi: %+v, %v", target, err)
-	}
-	if target, err := FindTarget(t.Context(), "sm_80"); err != nil || fmt.Sprintf("%v %s", target.SMs, target.Source) != "[80] TARGET_SM" {
-		t.Errorf("with TARGET_SM: %+v, %v", target, err)
+	for _, test := range []struct {
+		name, script, sm string
+		want             string
+	}{
+		{"absent", "", "", "[]  nvidia-smi is not installed"},
+		{"GPUs", "echo 8.9; echo 9.0; echo 8.9; echo '[N/A]'", "", "[89 90] nvidia-smi "},
+		{"set", "echo 8.9", "sm_80", "[80] TARGET_SM "},
+		{"no driver", "echo failed; exit 9", "", "[]  nvidia-smi failed: exit status 9"},
+		{"no GPU", "echo '[N/A]'", "", "[] nvidia-smi nvidia-smi lists no SM version"},
+	} {
+		if test.script != "" {
+			if err := os.WriteFile(filepath.Join(folder, "nvidia-smi"), []byte("#!/bin/sh\n"+test.script+"\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		target, err := FindTarget(t.Context(), test.sm)
+		if got := fmt.Sprintf("%v %s %s", target.SMs, target.Source, target.Unknown); err != nil || got != test.want {
+			t.Errorf("%s: %q, %v; want %q", test.name, got, err, test.want)
+		}
 	}
 }
 
-func TestCommand(t *testing.T) {
-	_, other := machine(t)
-	good := modelDir(t, map[string]checkpointtest.Package{"h1_optimus_cls_token.pt2": {Metadata: h1Metadata, SMs: []byte{90}}})
-	bad := modelDir(t, map[string]checkpointtest.Package{"h1_optimus_cls_token.pt2": {Machine: other}, "tissue_seg_aoti.pt2": {}})
-	specs, assets := filepath.Join(testdata, "specs"), filepath.Join(testdata, "assets")
-	t.Setenv("PATH", t.TempDir()) // no nvidia-smi
-	for _, test := range []struct {
-		name   string
-		args   []string
-		env    map[string]string
-		code   int
-		stdout []string
-		stderr string
-	}{
-		{name: "nothing", code: 2, stderr: "usage:"},
-		{name: "no folder", args: []string{"check", "-specs", specs}, code: 2, stderr: "usage:"},
-		{name: "no out", args: []string{"build", "-specs", specs, "-model-dir", good}, code: 2, stderr: "usage:"},
-		{name: "help", args: []string{"check", "-h"}, code: 0, stderr: "-target-sm"},
-		{name: "bad variable", args: []string{"check"}, env: map[string]string{"BATCH_MAX_SIZE": "x"}, code: 2, stderr: `BATCH_MAX_SIZE="x"`},
-		{name: "bad SM", args: []string{"check", "-specs", specs, "-model-dir", good, "-target-sm", "x"}, code: 2, stderr: "must be an SM version"},
-		{name: "good", args: []string{"check", "-specs", specs, "-model-dir", good, "-assets-dir", assets}, code: 0,
-			stdout: []string{"h1", "good", "on the GPU, batches of up to 48", "tissue-seg", "left out", "not checked"}},
-		{name: "by the environment", args: []string{"check"}, env: map[string]string{"MODEL_DIR": good, "MODEL_REPOSITORY": specs, "BATCH_MAX_SIZE": "7", "TARGET_SM": "90"},
-			code: 0, stdout: []string{"batches of up to 7"}},
-		{name: "bad", args: []string{"check", "-specs", specs, "-model-dir", bad}, code: 1,
-			stdout: []string{"WRONG", "h1_optimus_cls_token.pt2 is built for", "tissue-seg", "it has no metadata"}},
-		{name: "empty", args: []string{"check", "-specs", specs, "-model-dir", t.TempDir()}, code: 1, stdout: []string{"no spec names a checkpoint"}},
-		{name: "not there", args: []string{"check", "-specs", specs, "-model-dir", "/nonexistent"}, code: 1, stderr: "no such file"},
-		{name: "build", args: []string{"build", "-specs", specs, "-model-dir", good, "-out", t.TempDir()}, code: 0, stdout: []string{"good"}},
-	} {
-		var stdout, stderr strings.Builder
-		lookup := func(name string) (string, bool) { v, ok := test.env[name]; return v, ok }
-		if code := Command(t.Context(), test.args, lookup, &stdout, &stderr); code != test.code {
-			t.Errorf("%s: exit code %d, %s%s", test.name, code, &stdout, &stderr)
-		}
-		for _, want := range test.stdout {
-			if !strings.Contains(stdout.String(), want) {
-				t.Errorf("%s: %q is not in\n%s", test.name, want, &stdout)
-			}
-		}
-		if !strings.Contains(stderr.String(), test.stderr) {
-			t.Errorf("%s: %q is not in\n%s", test.name, test.stderr, &stderr)
-		}
+// A program that hangs is not waited for, nor is what it started and what holds its
+// output.
+func TestOutputIsBounded(t *testing.T) {
+	began := time.Now()
+	if text, err := output(t.Context(), 200*time.Millisecond, "/bin/sh", "-c", "sleep 20 & sleep 20"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%q, %v", text, err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(200*time.Millisecond, cancel)
+	if text, err := output(ended, time.Minute, "/bin/sh", "-c", "sleep 20 & sleep 20"); !errors.Is(err, context.Canceled) {
+		t.Errorf("%q, %v", text, err)
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("took %s", took)
+	}
+	if text, err := output(t.Context(), time.Minute, "/bin/echo", "90"); err != nil || string(text) != "90\n" {
+		t.Errorf("%q, %v", text, err)
 	}
 }
 

@@ -147,8 +147,13 @@ func TestBatchCall(t *testing.T) {
 	s := start(t, stack.Options{})
 	const model = "m-optimus"
 	tiles := make([]stack.Tile, 5)
+	rna := readSpec(t, filepath.Join(stack.Root(), "model_repository", model)).Inputs[1]
 	for i := range tiles {
 		tiles[i] = tileRequest(model, i, i)
+		tiles[i].Mode = "" // the call's
+		if i >= 2 {        // one good tile has none
+			tiles[i].BulkRNA = bulkRNA(rna, uint64(i))
+		}
 	}
 	tiles[1].ImageData = tiles[1].ImageData[:len(tiles[1].ImageData)/2]
 	var small bytes.Buffer
@@ -219,6 +224,7 @@ func TestBatchCallOfManyTiles(t *testing.T) {
 	}
 	// Fifty masks of 512 x 512 would be more than 25 MB of JSON: none of them is run.
 	mask := tileRequest("tissue-seg", 0, 0)
+	mask.Mode = ""
 	mask.ImageData, mask.Width, mask.Height = stack.Mosaic(512, 512, 0), 512, 512
 	masks := make([]stack.Tile, 50)
 	for i := range masks {
@@ -228,7 +234,7 @@ func TestBatchCallOfManyTiles(t *testing.T) {
 		}
 	}
 	before = count(t, s, "tissue-seg")
-	if a := exchange(t, s, "/api/batch/tissue-seg", many("prediction", masks...)); a.status != http.StatusBadRequest || !strings.Contains(string(a.body), "at most 49") {
+	if a := exchange(t, s, "/api/batch/tissue-seg", many("prediction", masks...)); a.status != http.StatusBadRequest || !strings.Contains(string(a.body), "no more than the first 49") {
 		t.Errorf("50 masks: %d %.300s", a.status, a.body)
 	}
 	if did := count(t, s, "tissue-seg").minus(before); did.inferences != 0 {

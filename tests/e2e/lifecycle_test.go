@@ -158,3 +158,62 @@ func TestRefusesToServeWithoutTriton(t *testing.T) {
 		}
 	}
 }
+
+// /ping follows PING_MODE, and tells of one model when it is asked, where Triton can
+// load one model and not the other.
+func TestPingMode(t *testing.T) {
+	repository := t.TempDir()
+	copyModel(t, repository, "h1", "good")
+	copyModel(t, repository, "h1", "bad", "task:", "aliases: [worse]\ntask:")
+	if err := os.Remove(filepath.Join(repository, "bad", "1")); err != nil { // the link to its checkpoint
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(repository, "bad", "1"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		mode   string
+		status int
+	}{{"any", http.StatusOK}, {"good", http.StatusOK}, {"worse, good", http.StatusServiceUnavailable}} {
+		t.Run(test.mode, func(t *testing.T) {
+			s, err := stack.Launch(stack.Options{Race: raceEnabled, Repository: repository, Env: []string{"PING_MODE=" + test.mode}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Stop()
+			await(t, s, "/ping?model=good", func(a *stack.Answer) bool { return a.Status == http.StatusOK })
+			await(t, s, "/ping?model=worse", func(a *stack.Answer) bool {
+				return a.Status == http.StatusServiceUnavailable && a.Detail == "not ready: bad: the inference server cannot load it"
+			})
+			a, err := s.Get("/ping")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a.Status != test.status || a.Status != http.StatusOK && a.Detail != "not ready: bad: the inference server cannot load it" {
+				t.Errorf("%d %s", a.Status, a.Raw)
+			}
+			if a := post(t, s, "/invocations", tileRequest("good", 0, 0).Body()); a.Status != http.StatusOK {
+				t.Errorf("the good model: %d %s", a.Status, a.Detail)
+			}
+			if a := post(t, s, "/invocations", tileRequest("bad", 0, 0).Body()); a.Status != http.StatusServiceUnavailable || !strings.Contains(a.Detail, "cannot load it") {
+				t.Errorf("the bad model: %d %s", a.Status, a.Detail)
+			}
+		})
+	}
+}
+
+// await waits for an answer of a path.
+func await(t *testing.T, s *stack.Stack, path string, is func(*stack.Answer) bool) {
+	t.Helper()
+	var last *stack.Answer
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		var err error
+		if last, err = s.Get(path); err != nil {
+			t.Fatal(err)
+		}
+		if is(last) {
+			return
+		}
+	}
+	t.Fatalf("%s never answers so: %d %s", path, last.Status, last.Raw)
+}

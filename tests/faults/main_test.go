@@ -37,6 +37,7 @@ type bench struct {
 	bodies [][]byte // of requests for different tiles
 	want   [][]byte // what each is answered while all is well
 	client http.Client
+	exit   int // code that the gateway shall end with
 }
 
 func newBench(t *testing.T, s *stack.Stack, repository string) *bench {
@@ -114,8 +115,8 @@ func start(t *testing.T, c setup) *bench {
 
 func (b *bench) end(t *testing.T) {
 	b.client.CloseIdleConnections()
-	if code := b.Stop(); code != 0 {
-		t.Errorf("the gateway ended with exit code %d", code)
+	if code := b.Stop(); code != b.exit {
+		t.Errorf("the gateway ended with exit code %d, not %d", code, b.exit)
 	}
 	if t.Failed() {
 		t.Logf("what the stack wrote:\n%s", b.Output())
@@ -154,10 +155,15 @@ func (b *bench) learn(t *testing.T) {
 	}
 }
 
-// ask writes one of the files by which the backend is told what to do.
+// ask writes one of the files by which the backend is told what to do. It appears with
+// its text: the backend may look at any time.
 func (b *bench) ask(t *testing.T, file, text string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(b.folder, file), []byte(text), 0o644); err != nil {
+	path := filepath.Join(b.folder, file)
+	if err := os.WriteFile(path+".new", []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -165,7 +171,7 @@ func (b *bench) ask(t *testing.T, file, text string) {
 // awaitMet waits until the backend has met what it was asked for.
 func (b *bench) awaitMet(t *testing.T, file string) {
 	t.Helper()
-	eventually(t, file+" is not met", 10*time.Second, func() bool {
+	eventually(t, file+" is not met", func() bool {
 		_, err := os.Stat(filepath.Join(b.folder, file))
 		return os.IsNotExist(err)
 	})
@@ -241,12 +247,30 @@ func kill(t *testing.T, pid int, signal syscall.Signal) time.Time {
 	return began
 }
 
-func eventually(t *testing.T, otherwise string, limit time.Duration, is func() bool) {
+// eventually waits for what must come about. It measures nothing, so it has patience.
+func eventually(t *testing.T, otherwise string, is func() bool) {
 	t.Helper()
 	for began := time.Now(); !is(); time.Sleep(10 * time.Millisecond) {
-		if time.Since(began) > limit {
-			t.Fatalf("%s after %s", otherwise, limit)
+		if time.Since(began) > 30*time.Second {
+			t.Fatalf("%s after %s", otherwise, time.Since(began))
 		}
+	}
+}
+
+// measure does what a bar of time is held against. Where the bar is missed it does so
+// again, twice at most: others use this machine too.
+func measure(t *testing.T, once func() (late string)) {
+	t.Helper()
+	for attempt := 1; ; attempt++ {
+		late := once()
+		switch {
+		case late == "":
+			return
+		case attempt == 3:
+			t.Error(late)
+			return
+		}
+		t.Logf("once more: %s", late)
 	}
 }
 
@@ -337,7 +361,7 @@ func (l *load) hold(t *testing.T, most int, within time.Duration) {
 	if l.statuses[http.StatusOK] == 0 {
 		t.Error("nobody was served")
 	}
-	if l.slowest > within+time.Second {
+	if l.slowest > within+3*time.Second { // for the way there and back
 		t.Errorf("a caller waited for %s", l.slowest)
 	}
 }

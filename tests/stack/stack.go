@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -36,6 +37,9 @@ type Options struct {
 	Env []string
 	// Race has the gateway built with the race detector.
 	Race bool
+	// Make has make start it, with these arguments, in place of the binary; it then
+	// chooses the Triton.
+	Make []string
 }
 
 // Stack is a running gateway. Stop it.
@@ -82,14 +86,16 @@ func Launch(o Options) (*Stack, error) {
 		return filepath.Join(Root(), otherwise)
 	}
 	s := &Stack{exited: make(chan struct{}), listening: make(chan struct{})}
-	s.cmd = exec.Command(binary, "serve")
-	s.cmd.Env = append(os.Environ(),
-		"HOST=127.0.0.1", "PORT=0", "METRICS_PORT=0",
-		"MODEL_REPOSITORY="+at(o.Repository, "model_repository"),
-		"TRITON_SERVER="+at("", "build/triton/tritonserver"),
-		"TRITON_BACKENDS="+at(o.Backends, "build/triton/backends"),
-	)
-	s.cmd.Env = append(s.cmd.Env, o.Env...)
+	env := []string{"HOST=127.0.0.1", "PORT=0", "METRICS_PORT=0", "MODEL_REPOSITORY=" + at(o.Repository, "model_repository")}
+	if o.Make == nil {
+		s.cmd = exec.Command(binary, "serve")
+		env = append(env, "TRITON_SERVER="+at("", "build/triton/tritonserver"), "TRITON_BACKENDS="+at(o.Backends, "build/triton/backends"))
+	} else {
+		s.cmd = exec.Command("make", o.Make...)
+		s.cmd.Dir = Root()
+		env = append(env, "MAKEFLAGS=", "MAKELEVEL=") // of the make that runs the tests
+	}
+	s.cmd.Env = slices.Concat(os.Environ(), env, o.Env)
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setpgid:   true,            // ^C is for the one who started the stack
 		Pdeathsig: syscall.SIGTERM, // whose end, of whatever kind, is the stack's

@@ -12,7 +12,6 @@ import (
 	"syscall"
 
 	"histogate/gateway"
-	"histogate/gateway/repository"
 )
 
 func main() {
@@ -21,7 +20,7 @@ func main() {
 		return
 	}
 	if len(os.Args) > 1 && os.Args[1] == "repository" {
-		os.Exit(repository.Command(context.Background(), os.Args[2:], os.LookupEnv, os.Stdout, os.Stderr))
+		os.Exit(repository(context.Background(), os.Args[2:], os.LookupEnv, os.Stdout, os.Stderr))
 	}
 	if len(os.Args) > 1 && os.Args[1] == "health" {
 		os.Exit(health(os.Args[2:], os.LookupEnv, os.Stderr))
@@ -49,7 +48,10 @@ func main() {
 }
 
 func serve(ctx context.Context, cfg *gateway.Config, log *slog.Logger) error {
-	g, err := gateway.New(cfg, log)
+	g, err := gateway.New(ctx, cfg, log)
+	if errors.Is(err, context.Canceled) {
+		return nil // it was told to stop before it was made
+	}
 	if err != nil {
 		return err
 	}

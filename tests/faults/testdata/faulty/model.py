@@ -62,18 +62,20 @@ class TritonPythonModel(_backend.TritonPythonModel):
         self._stuck = ""
 
     def _asked(self, requests):
-        """The fault that this batch shall meet."""
+        """The fault that this batch shall meet, and the first of its requests that is a caller's."""
         name = self._inputs[0]
-        if not any(pb_utils.get_input_tensor_by_name(r, name).as_numpy().any() for r in requests):
-            return ""
+        callers = (i for i, r in enumerate(requests) if pb_utils.get_input_tensor_by_name(r, name).as_numpy().any())
+        first = next(callers, None)
+        if first is None:
+            return "", None
         pace = self._folder / "pace"
         if pace.exists():
             time.sleep(float(pace.read_text()))
-        return _take(self._folder / "fault")
+        return _take(self._folder / "fault"), first
 
     def execute(self, requests):
         """Answer the requests, or fail as asked."""
-        fault = self._asked(requests)
+        fault, first = self._asked(requests)
         if fault.startswith("sticky"):
             self._stuck = fault.removeprefix("sticky ")
         if fault == "server":
@@ -94,9 +96,9 @@ class TritonPythonModel(_backend.TritonPythonModel):
         if fault == "fewer":
             return responses[:-1]
         if fault == "one error":
-            responses[0] = pb_utils.InferenceResponse(error=pb_utils.TritonError("simulated: one row"))
+            responses[first] = pb_utils.InferenceResponse(error=pb_utils.TritonError("simulated: one row"))
         if fault == "one nan":
-            responses[0] = _changed(responses[0], spoil=_SPOILS["nan"])
+            responses[first] = _changed(responses[first], spoil=_SPOILS["nan"])
         if fault == "name":
             responses = [_changed(r, name="other") for r in responses]
         if fault == "no output":
