@@ -72,7 +72,7 @@ func (s *sagemakerImage) command(t *testing.T, more ...string) (*exec.Cmd, []str
 		env[i] = strings.Replace(env[i], "=/opt/", "="+s.folder+"/opt/", 1)
 	}
 	path := filepath.Join(s.folder, "usr/local/bin")
-	args := append(s.image.entrypoint[1:], "serve")
+	args := slices.Concat(s.image.entrypoint[1:], []string{"serve"})
 	return exec.Command(filepath.Join(path, s.image.entrypoint[0]), args...), append(env, "PATH="+path+":"+os.Getenv("PATH"))
 }
 
