@@ -39,6 +39,9 @@ func readAccess(cfg *Config) (k *keys, c *certificate, err error) {
 // any. What it reads holds for requests and connections from then on. What cannot be
 // read is logged, and stays as it was.
 func (g *Gateway) Reload() {
+	if g.keys == nil && g.certificate == nil {
+		g.log.Info("there is nothing to read again: neither API keys nor a certificate are configured")
+	}
 	if g.keys != nil {
 		if err := g.keys.read(); err != nil {
 			g.log.Error("the API keys could not be read again and stay as they were", "error", err)

@@ -25,7 +25,7 @@ func newAdmission(inFlight, slots, bytes int) *admission {
 func (a *admission) reserve(bytes int) error {
 	if a.bytes.Add(-int64(bytes)) < 0 {
 		a.release(bytes)
-		return refuse(CodeBusy, "")
+		return refuse(CodeBusy, "the service holds as many bytes of requests as it can; send the request again later")
 	}
 	return nil
 }

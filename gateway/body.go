@@ -148,7 +148,7 @@ func readError(err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &timeout) && timeout.Timeout():
-		return &refusal{code: CodeRequestTimeout, detail: "the body did not arrive in time", err: err}
+		return &refusal{code: CodeRequestTimeout, detail: "the body did not arrive in time; send it in one piece, or over a faster connection", err: err}
 	default:
 		return &refusal{code: CodeMalformedHTTP, detail: "the body ended before its declared length or is not well chunked", err: err}
 	}

@@ -247,7 +247,7 @@ func frameworkDetail(code Code, message string) string {
 	case CodeMethodNotAllowed:
 		return "this route does not take that method; the Allow header names those it takes"
 	case CodeRequestTimeout:
-		return "the request did not arrive in time"
+		return "the request did not arrive in time; send it in one piece, or over a faster connection"
 	case CodeHeaderTooLarge:
 		return fmt.Sprintf("the headers are larger than the %d bytes that are taken", headerBytes)
 	case CodeMalformedHTTP:

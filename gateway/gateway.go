@@ -178,10 +178,11 @@ func (g *Gateway) serve(ctx context.Context, api, admin *net.TCPListener) error 
 	group, running := errgroup.WithContext(ctx)
 	backend, stopBackend := context.WithCancel(context.Background())
 	defer stopBackend()
-	stopped := make(chan struct{}) // closed when there is no Triton child any more
+	stopped := make(chan struct{}) // closed when there is no Triton child any more, and nobody watches another
 	group.Go(func() error {
 		defer close(stopped)
 		if g.child == nil {
+			g.doubtFrozen(backend)
 			return nil
 		}
 		err := g.child.run(backend)

@@ -70,6 +70,24 @@ func (p *pulse) silence() time.Duration {
 	return time.Since(p.since)
 }
 
+// doubtFrozen takes the models of a Triton that something else runs out of service
+// while it does not answer at all. It returns when the context ends.
+func (g *Gateway) doubtFrozen(ctx context.Context) {
+	for {
+		awaitHang(ctx, g.triton)
+		if ctx.Err() != nil {
+			return
+		}
+		for _, m := range g.models.list {
+			if m.health.trouble.Load() == nil {
+				m.health.observe(m.health.life.Load(), &tritonclient.Error{
+					Op: "ServerLive", Kind: tritonclient.Unavailable, Sent: true, Detail: "the server has not answered several times in a row",
+				})
+			}
+		}
+	}
+}
+
 // awaitHang returns when the server has not answered a few times in a row.
 func awaitHang(ctx context.Context, client *tritonclient.Client) {
 	tick := time.NewTicker(livenessEvery)

@@ -97,6 +97,15 @@ func (t *child) kill(cause string) bool {
 	return true
 }
 
+// killGroup ends the latest server and its backends, whatever state they are in.
+func (t *child) killGroup() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.pid > 0 {
+		_ = syscall.Kill(-t.pid, syscall.SIGKILL) // it may have ended
+	}
+}
+
 // ended returns why the latest server ended.
 func (t *child) ended() string {
 	t.mu.Lock()
@@ -131,7 +140,7 @@ func (t *child) run(ctx context.Context) error {
 			return fmt.Errorf("tritonserver ended %d times within %s, more than TRITON_RESTART_LIMIT=%d allows; what it wrote before says why; the last time: %w",
 				t.cfg.TritonRestartLimit+1, restartWindow, t.cfg.TritonRestartLimit, err)
 		}
-		t.log.Error("triton is gone, starting it again", "cause", cause, "error", err, "in", wait)
+		t.log.Error("triton is gone, starting it again", "cause", cause, "error", err, "in", wait.String())
 		select {
 		case <-ctx.Done():
 			return nil
@@ -260,7 +269,14 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 			t.log.Info("stopping triton")
 		}
 		_ = lifeline.Close() // the guard stops the server
-		<-exited
+		select {
+		case <-exited:
+		case <-time.After(guardPatience + 2*guardDespair): // the guard itself hangs
+			t.log.Warn("triton's guard does not end, and both are killed")
+			_ = cmd.Process.Kill()
+			t.killGroup()
+			<-exited
+		}
 		t.setAddress("")
 		return live, err
 	}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -48,7 +49,8 @@ func TestSIGTERMAnswersWhatIsInFlight(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	if err := s.Signal(syscall.SIGTERM); err != nil {
+	// A hangup is no reason to end: there is nothing to read again here.
+	if err := errors.Join(s.Signal(syscall.SIGHUP), s.Signal(syscall.SIGTERM)); err != nil {
 		t.Fatal(err)
 	}
 	for range requests {
@@ -63,6 +65,34 @@ func TestSIGTERMAnswersWhatIsInFlight(t *testing.T) {
 		t.Logf("%d in flight answered, exit 0 after %s", requests, took.Round(time.Millisecond))
 	}
 	gone(t, s.TritonPID())
+}
+
+// A guard that hangs is not waited for: the exit is in time, and nothing is left.
+func TestSIGTERMWithAGuardThatHangs(t *testing.T) {
+	s := start(t, stack.Options{Env: []string{"MODELS=h1"}})
+	triton := s.TritonPID()
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(triton) + "/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, behind, _ := strings.Cut(string(stat), ") ")
+	guard, err := strconv.Atoi(strings.Fields(behind)[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(guard, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if err := s.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-s.Exited()
+	if took := time.Since(began); took > 30*time.Second || s.ExitCode() != 0 {
+		t.Errorf("exit code %d after %s", s.ExitCode(), took)
+	}
+	gone(t, guard)
+	gone(t, triton)
 }
 
 // A gateway that is killed leaves no Triton behind.

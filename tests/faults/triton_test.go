@@ -149,6 +149,27 @@ func tritonLater(t *testing.T, r *report) {
 		p := watchPing(t, b.Stack, 10*time.Millisecond)
 		l = startLoad(b, callers)
 		time.Sleep(300 * time.Millisecond)
+		began := kill(t, pid, syscall.SIGSTOP)
+		eventually(t, "/ping does not tell that Triton is frozen", func() bool { return !p.off(began).IsZero() })
+		thawed := kill(t, pid, syscall.SIGCONT)
+		eventually(t, "the gateway does not serve again", func() bool { return p.on().After(thawed) })
+		on := p.on()
+		time.Sleep(300 * time.Millisecond)
+		l.end()
+		p.end()
+		l.hold(t, window, deadline)
+		off, back = p.off(began).Sub(began), on.Sub(began)
+		if off > executeLimit+truthLimit {
+			late = fmt.Sprintf("/ping told the truth after %s", off)
+		}
+		return late
+	})
+	r.add("Triton of somebody else SIGSTOP, SIGCONT when /ping says no", l, round(off).String(), round(back).String())
+
+	measure(t, func() (late string) {
+		p := watchPing(t, b.Stack, 10*time.Millisecond)
+		l = startLoad(b, callers)
+		time.Sleep(300 * time.Millisecond)
 		began := kill(t, pid, syscall.SIGKILL)
 		eventually(t, "/ping does not tell that Triton is gone", func() bool { return !p.off(began).IsZero() })
 		time.Sleep(time.Second)

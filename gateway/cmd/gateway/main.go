@@ -55,14 +55,13 @@ func serve(ctx context.Context, cfg *gateway.Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	if cfg.APIKeysFile != "" || cfg.TLSCertFile != "" { // else SIGHUP is a terminal that was closed
-		hangups := make(chan os.Signal, 1)
-		signal.Notify(hangups, syscall.SIGHUP)
-		go func() {
-			for range hangups {
-				g.Reload()
-			}
-		}()
-	}
+	// By itself it would end the process, and every request with it.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	go func() {
+		for range hangups {
+			g.Reload()
+		}
+	}()
 	return g.Serve(ctx)
 }
