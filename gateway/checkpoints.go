@@ -107,6 +107,9 @@ func ReadBuildOptions(ctx context.Context, flags *flag.FlagSet, usage string, ar
 		return modelrepo.Options{}, errors.Join(mistakes...)
 	}
 	c.ModelDir = dir
+	if c.Models, err = modelrepo.Names(c.ModelRepository, c.Models); err != nil {
+		return modelrepo.Options{}, err
+	}
 	return c.buildOptions(ctx)
 }
 

@@ -1,8 +1,11 @@
 package prep
 
 import (
+	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -204,9 +207,16 @@ func ReadSpec(path string) (*Spec, error) {
 // ParseSpec reads and checks the text of a spec as [ReadSpec] does, all but the
 // lists in files of their own: those are for [Spec.ReadLists].
 func ParseSpec(text []byte) (*Spec, error) {
-	var document any
-	if err := yaml.Unmarshal(text, &document); err != nil {
+	if bytes.HasPrefix(text, []byte("\ufeff")) {
+		return nil, errors.New("begins with a byte order mark; save it as UTF-8 without one")
+	}
+	var document, another any
+	documents := yaml.NewDecoder(bytes.NewReader(text))
+	if err := documents.Decode(&document); err != nil && !errors.Is(err, io.EOF) { // an empty one lacks fields
 		return nil, err
+	}
+	if err := documents.Decode(&another); !errors.Is(err, io.EOF) {
+		return nil, errors.New("holds more than one YAML document; keep one, without a line --- below it")
 	}
 	if err := checkFields(document, Spec{}); err != nil {
 		return nil, err
