@@ -215,7 +215,7 @@ func readLists(spec *prep.Spec, folder string) (map[string][]byte, error) {
 		}
 		contents[name] = text
 	}
-	if err := spec.ReadLists(os.DirFS(folder)); err != nil {
+	if err := spec.ReadLists(func(name string) ([]byte, error) { return contents[name], nil }); err != nil {
 		return nil, fmt.Errorf("its assets do not fit its checkpoint: %s", oneLine(err))
 	}
 	return contents, nil
