@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"errors"
 	"iter"
 	"mime"
@@ -48,7 +49,7 @@ func bodyOf(c *fiber.Ctx, taken ...string) (string, error) {
 // Accept rates highest, of equals the one that it names more exactly, and else the
 // first. Without Accept it is the first.
 func answerAs(c *fiber.Ctx, offers ...string) (string, error) {
-	accept := c.Get(fiber.HeaderAccept)
+	accept := string(bytes.Join(c.Request().Header.PeekAll(fiber.HeaderAccept), []byte(", ")))
 	if accept == "" || accept == "*/*" {
 		return offers[0], nil
 	}
@@ -69,6 +70,9 @@ func answerAs(c *fiber.Ctx, offers ...string) (string, error) {
 func rating(accept, media string) (q float64, exactness int) {
 	for part := range strings.SplitSeq(accept, ",") {
 		span, parameters, err := mime.ParseMediaType(part)
+		if span == "*" {
+			span = "*/*" // as old libraries write it
+		}
 		if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) || !covers(span, media) {
 			continue
 		}

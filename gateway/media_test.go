@@ -167,6 +167,10 @@ func TestAnswerForm(t *testing.T) {
 		"application":                                             none,
 		",":                                                       none,
 		"*/json":                                                  none,
+		"*":                                                       mediaJSON,
+		"text/html, image/gif, *; q=.2, */*; q=.2":                mediaJSON, // of an old HTTP library
+		"*, application/octet-stream":                             mediaFloats,
+		"*, application/json;q=0":                                 mediaFloats,
 		"application/octet-stream;q=0, application/json;q=0, */*": none,
 	} {
 		a := r.post(t, "/api/predict_with_embedding/small", goodTile, "Accept", accept)
@@ -177,6 +181,23 @@ func TestAnswerForm(t *testing.T) {
 			t.Errorf("Accept %q: %d, %s, want %s", accept, a.status, a.header, want)
 		}
 	}
+}
+
+// A header that is sent in several lines is one list.
+func TestAcceptOfSeveralLines(t *testing.T) {
+	r := runPair(t, nil)
+	for want, lines := range map[string][]string{
+		mediaFloats: {"text/html", mediaFloats}, mediaJSON: {mediaFloats + ";q=0.5", mediaJSON},
+	} {
+		request := r.request(t, http.MethodPost, "/api/embed/small", goodTile)
+		request.Header["Accept"] = lines
+		if a := do(t, request); a.status != http.StatusOK || a.header.Get("Content-Type") != want {
+			t.Errorf("%q: %d %s, want %s", lines, a.status, a.header, want)
+		}
+	}
+	request := r.request(t, http.MethodPost, "/api/embed/small", goodTile)
+	request.Header["Accept"] = []string{"text/html", "image/png"}
+	wantFailure(t, do(t, request), http.StatusNotAcceptable, CodeNotAcceptable, "text/html, image/png")
 }
 
 func TestFloats(t *testing.T) {

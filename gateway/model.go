@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	modelrepo "histogate/gateway/repository"
 	"histogate/prep"
@@ -44,18 +42,9 @@ type models struct {
 func readModels(cfg *Config, broken map[string]modelrepo.Model) (*models, error) {
 	names := cfg.Models
 	if len(names) == 0 {
-		entries, err := os.ReadDir(cfg.ModelRepository)
-		if err != nil {
+		var err error
+		if names, err = modelrepo.Folders(cfg.ModelRepository); err != nil {
 			return nil, fmt.Errorf("MODEL_REPOSITORY: %w", err)
-		}
-		for _, e := range entries {
-			if strings.HasPrefix(e.Name(), ".") || e.Name() == "lost+found" { // of version control and file systems
-				continue
-			}
-			// A link to a folder counts: mounted volumes are made of them.
-			if info, err := os.Stat(filepath.Join(cfg.ModelRepository, e.Name())); err == nil && info.IsDir() {
-				names = append(names, e.Name())
-			}
 		}
 	}
 	if len(names) == 0 {

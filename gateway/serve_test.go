@@ -80,7 +80,7 @@ tile: {width: 8, height: 8, microns_per_pixel: 0.5, mean: [0, 0, 0], std: [1, 1,
 inputs:
   - {name: tile, source: tile, dtype: float32, shape: [3, 8, 8]}
   - {name: rna, source: bulk_rna, dtype: float32, shape: [1], domain: counts, transforms: [{name: zscore, mean: [0.5, 1], std: [2, 3]}, {name: subset_columns, indices: [1]}]}
-  - {name: a_0, source: constant, dtype: float32, shape: [1]}
+  - {name: a_0, source: constant, value: 0, dtype: float32, shape: [1]}
 outputs: [{name: z, role: embedding, dtype: float32, shape: [3]}, {name: b, role: prediction, dtype: float32, shape: [2]}]
 modes: [embedding]
 batching: {max_batch_size: 4, max_queue_delay_ms: 1.5}

@@ -23,23 +23,23 @@ func (s *Spec) ListFiles() []string {
 	return slices.DeleteFunc(slices.Compact(files), func(name string) bool { return name == "" })
 }
 
-// ReadLists reads the lists that the spec keeps in files of their own out of a
-// folder, and holds all lists against the shapes.
-func (s *Spec) ReadLists(folder fs.FS) error {
+// ReadLists parses the lists that the spec keeps in files of their own, each read by
+// its name, and holds all lists against the shapes.
+func (s *Spec) ReadLists(read func(name string) ([]byte, error)) error {
 	identifier := func(text string) (string, error) { return text, nil }
 	number := func(text string) (float64, error) { return strconv.ParseFloat(text, 64) }
 	errs := []error{
-		readList(folder, "input_genes_file", s.InputGenesFile, &s.InputGenes, identifier),
-		readList(folder, "output_genes_file", s.OutputGenesFile, &s.OutputGenes, identifier),
+		readList(read, "input_genes_file", s.InputGenesFile, &s.InputGenes, identifier),
+		readList(read, "output_genes_file", s.OutputGenesFile, &s.OutputGenes, identifier),
 	}
 	for i := range s.Inputs {
 		for j := range s.Inputs[i].Transforms {
 			t := &s.Inputs[i].Transforms[j]
 			field := fmt.Sprintf("inputs[%d].transforms[%d].", i, j)
 			errs = append(errs,
-				readList(folder, field+"mean_file", t.MeanFile, &t.Mean, number),
-				readList(folder, field+"std_file", t.StdFile, &t.Std, number),
-				readList(folder, field+"indices_file", t.IndicesFile, &t.Indices, strconv.Atoi))
+				readList(read, field+"mean_file", t.MeanFile, &t.Mean, number),
+				readList(read, field+"std_file", t.StdFile, &t.Std, number),
+				readList(read, field+"indices_file", t.IndicesFile, &t.Indices, strconv.Atoi))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -62,12 +62,12 @@ func ReadFile(folder fs.FS, name string) ([]byte, error) {
 }
 
 // readList reads a CSV file of one column with a header. No name is no file.
-func readList[T any](folder fs.FS, field, name string, list *[]T, parse func(string) (T, error)) error {
+func readList[T any](read func(string) ([]byte, error), field, name string, list *[]T, parse func(string) (T, error)) error {
 	if name == "" {
 		return nil
 	}
 	fail := func(err error) error { return fmt.Errorf("%s: %s: %w", field, name, err) }
-	text, err := ReadFile(folder, name)
+	text, err := read(name)
 	if err != nil {
 		return fmt.Errorf("%s: %w", field, err)
 	}

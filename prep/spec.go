@@ -196,7 +196,7 @@ func ReadSpec(path string) (*Spec, error) {
 		spec, err = ParseSpec(text)
 	}
 	if err == nil {
-		err = spec.ReadLists(folder)
+		err = spec.ReadLists(func(name string) ([]byte, error) { return ReadFile(folder, name) })
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)

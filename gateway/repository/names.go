@@ -14,6 +14,25 @@ import (
 // specName is a spec's file, in the folder of its model.
 const specName = "spec.yaml"
 
+// Folders are the names of the models' folders in a folder of them, in order: every
+// folder but those of version control and of file systems.
+func Folders(folder string) (names []string, err error) {
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") || e.Name() == "lost+found" {
+			continue
+		}
+		// A link to a folder counts: mounted volumes are made of them.
+		if info, err := os.Stat(filepath.Join(folder, e.Name())); err == nil && info.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
 // Names are the models of a folder of specs that the given names and aliases stand
 // for, each once. All that stand for none are reported.
 func Names(folder string, given []string) ([]string, error) {
@@ -39,11 +58,9 @@ func Names(folder string, given []string) ([]string, error) {
 // ownerOf is the model that has an alias, empty where none has, and the names of all.
 // Specs that cannot be read have none: whoever serves their models will complain.
 func ownerOf(folder, alias string) (owner string, known []string) {
-	paths, _ := filepath.Glob(filepath.Join(folder, "*", specName)) // of a folder that is a bad pattern there are none
-	for _, path := range paths {
-		name := filepath.Base(filepath.Dir(path))
-		known = append(known, name)
-		text, err := prep.ReadFile(os.DirFS(filepath.Dir(path)), specName)
+	known, _ = Folders(folder) // none, of what cannot be read
+	for _, name := range known {
+		text, err := prep.ReadFile(os.DirFS(filepath.Join(folder, name)), specName)
 		if err != nil {
 			continue
 		}

@@ -137,12 +137,9 @@ func Build(out string, o Options) (*Result, error) {
 // are wrong are reported.
 func readSpecs(folder string, names []string) ([]*prep.Spec, error) {
 	if len(names) == 0 {
-		paths, err := filepath.Glob(filepath.Join(folder, "*", specName))
-		if err != nil || paths == nil {
-			return nil, errors.Join(err, fmt.Errorf("%s holds no folder with a spec.yaml", folder))
-		}
-		for _, path := range paths {
-			names = append(names, filepath.Base(filepath.Dir(path)))
+		var err error
+		if names, err = Folders(folder); err != nil || names == nil {
+			return nil, errors.Join(err, fmt.Errorf("%s holds no folder with a %s", folder, specName))
 		}
 	}
 	specs := make([]*prep.Spec, 0, len(names))
@@ -218,7 +215,7 @@ func readLists(spec *prep.Spec, folder string) (map[string][]byte, error) {
 		}
 		contents[name] = text
 	}
-	if err := spec.ReadLists(os.DirFS(folder)); err != nil {
+	if err := spec.ReadLists(func(name string) ([]byte, error) { return contents[name], nil }); err != nil {
 		return nil, fmt.Errorf("its assets do not fit its checkpoint: %s", oneLine(err))
 	}
 	return contents, nil
