@@ -3,7 +3,6 @@ package repository
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -37,19 +36,24 @@ func Names(folder string, given []string) ([]string, error) {
 }
 
 // ownerOf is the model that has an alias, empty where none has, and the names of all.
-// Specs that cannot be read have none: whoever serves their models will complain.
 func ownerOf(folder, alias string) (owner string, known []string) {
-	paths, _ := filepath.Glob(filepath.Join(folder, "*", specName)) // of a folder that is a bad pattern there are none
-	for _, path := range paths {
-		name := filepath.Base(filepath.Dir(path))
-		known = append(known, name)
-		text, err := prep.ReadFile(os.DirFS(filepath.Dir(path)), specName)
-		if err != nil {
-			continue
-		}
-		if spec, err := prep.ParseSpec(text); err == nil && slices.Contains(spec.Aliases, alias) {
-			owner = name
+	for _, spec := range readable(folder) {
+		known = append(known, spec.Name)
+		if slices.Contains(spec.Aliases, alias) {
+			owner = spec.Name
 		}
 	}
 	return owner, known
+}
+
+// readable are the specs in a folder without those that are wrong: whoever serves
+// their models will complain.
+func readable(folder string) (specs []*prep.Spec) {
+	paths, _ := filepath.Glob(filepath.Join(folder, "*", specName)) // of a folder that is a bad pattern there are none
+	for _, path := range paths {
+		if read, err := readSpecs(folder, []string{filepath.Base(filepath.Dir(path))}); err == nil {
+			specs = append(specs, read...)
+		}
+	}
+	return specs
 }

@@ -114,7 +114,6 @@ func Build(out string, o Options) (*Result, error) {
 	result := new(Result)
 	known := map[string]bool{}
 	for _, spec := range specs {
-		known[spec.Checkpoint] = true
 		if len(o.Models) == 0 && (spec.Checkpoint == "" || !isThere(o.ModelDir, spec.Checkpoint)) {
 			result.LeftOut = append(result.LeftOut, spec.Name)
 			continue
@@ -124,6 +123,9 @@ func Build(out string, o Options) (*Result, error) {
 			return nil, err
 		}
 		result.Models = append(result.Models, m)
+	}
+	for _, spec := range readable(o.Specs) { // those that Models leaves out, too
+		known[spec.Checkpoint] = true
 	}
 	for _, f := range files {
 		if isCheckpoint(f) && !known[f.Name()] {
