@@ -21,7 +21,7 @@ func TestDocuments(t *testing.T) {
 	}
 	known := map[string]bool{
 		// The set-up's own, and those of other programs.
-		"HISTOGATE_CACHE": true, "SAGEMAKER_BIND_TO_PORT": true, "GOMEMLIMIT": true,
+		"HISTOGATE_CACHE": true, "SAGEMAKER_BIND_TO_PORT": true, "GOMEMLIMIT": true, "CUDA_VISIBLE_DEVICES": true,
 		// Not variables.
 		"KIND_GPU": true,
 	}
