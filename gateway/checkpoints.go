@@ -142,7 +142,7 @@ func build(ctx context.Context, folder string, cfg *Config, log *slog.Logger) (n
 	for _, m := range result.Models {
 		names = append(names, m.Spec.Name)
 		if m.Problem != nil {
-			log.Error("a model cannot be served", "model", m.Spec.Name, "problem", m.Problem.Error())
+			log.Error("a model cannot be served", "model", m.Spec.Name, "problem", m.Problem.Error(), "model_dir", options.ModelDir, "assets_dir", options.AssetsDir)
 			broken[m.Spec.Name] = m
 		}
 	}

@@ -66,6 +66,9 @@ func TestServeCheckpoints(t *testing.T) {
 		return response.StatusCode, string(text), response.Header.Get("Retry-After")
 	}
 	const sentence = "m-optimus cannot be used until its operator mends it: m_optimus_prediction.pt2 is built for"
+	if want := `"assets_dir":"` + cfg.AssetsDir + `"`; !strings.Contains(log.String(), want) {
+		t.Errorf("the log does not say where lists are looked for, %s:\n%s", want, log)
+	}
 	for _, test := range []struct {
 		method, path, body string
 		status             int

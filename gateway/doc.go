@@ -1,6 +1,6 @@
 // Package gateway is the HTTP side of histogate: it takes tiles from clients,
 // has package prep make tensors of them, and package tritonclient send those to
-// the Triton next to it.
+// the Triton next to it; what Triton gives, prep makes an answer's numbers of.
 //
 // The life of a request:
 //
@@ -24,12 +24,14 @@
 // and writes it; errors.go is the only place that knows a status.
 //
 // Before the first of them, package repository makes a model repository of .pt2
-// checkpoints where there are some to serve (checkpoints.go).
+// checkpoints where there are some to serve (checkpoints.go), and each model is read,
+// with its spec (model.go).
 //
 // Beside the requests, health knows of every model whether it answers (health.go)
-// and brings it back when it does not (heal.go, hang.go), contract.go holds a
-// model's spec against what Triton has, child runs a Triton as a child process
-// where that is configured (triton.go, guard.go), sagemaker.go has what that
-// platform asks beyond this, access.go and tls.go have the keys and the certificate
-// that a service may need, and on SIGTERM drain answers what was accepted (drain.go).
+// and brings it back when it does not (heal.go, hang.go), readiness makes of that
+// what /ping says (ready.go), contract.go holds a model's spec against what Triton
+// has, child runs a Triton as a child process where that is configured (triton.go,
+// guard.go), sagemaker.go has what that platform asks beyond this, access.go and
+// tls.go have the keys and the certificate that a service may need, and on SIGTERM
+// drain answers what was accepted (drain.go).
 package gateway

@@ -49,7 +49,8 @@ func TestEveryErrorOverHTTP(t *testing.T) {
 		{name: "no model", body: replaced(`,"model_name":"small"`, ""), status: 400, code: "invalid_request", named: []string{"model_name", "small"}},
 		{name: "model of a wrong type", body: replaced(`"model_name":"small"`, `"model_name":7`), status: 400, code: "invalid_request", named: []string{"model_name", "S1", "7"}},
 		{name: "mode not offered", body: replaced(`"mode":"embedding"`, `"mode":"prediction"`), status: 400, code: "unsupported_mode", named: []string{"prediction", "embedding", "small", "S1", "7"}},
-		{name: "default mode not offered", body: replaced(`,"mode":"embedding"`, ""), status: 400, code: "unsupported_mode"},
+		{name: "default mode not offered", body: replaced(`,"mode":"embedding"`, ""), status: 400, code: "unsupported_mode", named: []string{"none was sent, which means prediction", "embedding"}},
+		{name: "an image without its type", body: "\x89PNG\r\n\x1a\n", status: 400, code: "invalid_request", named: []string{"Content-Type", "image/png"}},
 		{name: "field", body: replaced(`"x":1`, `"x":1.5`), status: 400, code: "invalid_request", named: []string{"x:", "S1", "7"}},
 		{name: "image", body: replaced(`iVBO`, `AAAA`), status: 400, code: "invalid_image", named: []string{"image_data", "S1", "7", "PNG"}},
 	} {

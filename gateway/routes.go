@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"regexp"
 	"runtime/debug"
@@ -105,6 +106,9 @@ func (g *Gateway) invocations(c *fiber.Ctx) error {
 		}
 		if mode != metadataMode {
 			err = m.spec.CheckMode(mode)
+		}
+		if failure, ok := errors.AsType[*prep.Error](err); ok && text == "" {
+			failure.Detail = "none was sent, which means prediction: " + failure.Detail
 		}
 		return m, mode, err
 	})

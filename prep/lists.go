@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"slices"
 	"strconv"
+	"unicode/utf8"
 )
 
 // ListFiles are the files that the spec keeps lists in, each once.
@@ -71,6 +72,9 @@ func readList[T any](read func(string) ([]byte, error), field, name string, list
 	if err != nil {
 		return fmt.Errorf("%s: %w", field, err)
 	}
+	if !utf8.Valid(text) {
+		return fail(errors.New("not a text in UTF-8; save it as a plain CSV file"))
+	}
 	column := csv.NewReader(bytes.NewReader(text))
 	column.FieldsPerRecord = 1
 	if _, err := column.Read(); err != nil { // the header
@@ -110,13 +114,21 @@ func (s *Spec) checkLists() error {
 			length = in.Transforms[j].checkLists(&c, fmt.Sprintf("inputs[%d].transforms[%d]", i, j), length)
 		}
 		c.require(length == Elements(in.Shape), fmt.Sprintf("inputs[%d].shape", i),
-			"%v is not what %d input genes become: %d values", in.Shape, s.bulkRNALength(), length)
+			"%v is not what %d input genes become: %d values%s", in.Shape, s.bulkRNALength(), length, headerOf(s.InputGenesFile))
 	}
 	if out, ok := s.Output(PredictionRole); ok && s.OutputGenes != nil {
-		c.require(len(s.OutputGenes) == Elements(out.Shape), "output_genes", "%d genes for the %d values of the prediction",
-			len(s.OutputGenes), Elements(out.Shape))
+		c.require(len(s.OutputGenes) == Elements(out.Shape), "output_genes", "%d genes for the %d values of the prediction%s",
+			len(s.OutputGenes), Elements(out.Shape), headerOf(s.OutputGenesFile))
 	}
 	return c.err()
+}
+
+// headerOf reminds of what a file lacks most often.
+func headerOf(file string) string {
+	if file == "" {
+		return ""
+	}
+	return fmt.Sprintf("; the first line of %s is taken for its header, so it must have one", file)
 }
 
 // genes refuses a gene without a name and one that is listed twice.

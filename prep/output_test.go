@@ -84,7 +84,7 @@ func TestPredictionsAreNumpys(t *testing.T) {
 	}
 }
 
-// Every float32 near the threshold, and every 97th of all others.
+// Every float32 near the threshold, and every 9973rd of all others.
 func TestMaskIsNumpys(t *testing.T) {
 	const limit = 200_000
 	const threshold = maskThreshold

@@ -1,6 +1,7 @@
 package prep
 
 import (
+	"bytes"
 	"errors"
 	"strconv"
 	"strings"
@@ -98,6 +99,9 @@ func ParseRequest(body []byte) (_ *Request, err error) {
 	r := new(Request)
 	s := scanner{data: body}
 	if err = s.document(r.member); err != nil {
+		if bytes.HasPrefix(body, []byte("\x89PNG")) || bytes.HasPrefix(body, []byte("\xff\xd8")) {
+			return nil, refuse(InvalidRequest, "", "the body is an image and no JSON; send it with its Content-Type, such as image/png")
+		}
 		return nil, r.name(refuse(InvalidRequest, "", "the body is %s", err))
 	}
 	return r, nil

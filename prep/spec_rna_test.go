@@ -165,6 +165,9 @@ func TestReadSpecRefusesBulkRNA(t *testing.T) {
 		{name: "not a number in a file", old: transform, new: "- {name: zscore, mean_file: m.csv, std: [1]}", files: map[string]string{"m.csv": "m\n1\nx\n"},
 			want: `inputs[1].transforms[0].mean_file: m.csv: line 3: strconv.ParseFloat: parsing "x": invalid syntax`},
 		{name: "empty file", old: "input_gene_set.csv", new: "g.csv", files: map[string]string{"g.csv": ""}, want: "input_genes_file: g.csv: empty; a header is expected"},
+		{name: "no header", old: "input_gene_set.csv", new: "g.csv", files: map[string]string{"g.csv": "a\nb\n"}, want: "become: 1 values; the first line of g.csv is taken for its header"},
+		{name: "no header of the outputs", old: "output_gene_set.csv", new: "g.csv", files: map[string]string{"g.csv": "a\nb\n"}, want: "of the prediction; the first line of g.csv is taken for its header"},
+		{name: "UTF-16", old: "input_gene_set.csv", new: "g.csv", files: map[string]string{"g.csv": "\xff\xfea\x00\n\x00b\x00"}, want: "input_genes_file: g.csv: not a text in UTF-8"},
 		{name: "only a header", old: "input_gene_set.csv", new: "g.csv", files: map[string]string{"g.csv": "gene\n"}, want: "input_genes_file: g.csv: holds a header and no values"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

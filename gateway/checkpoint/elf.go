@@ -92,7 +92,11 @@ func (p *Package) addCubin(a *archive, m *member) error {
 		version >>= 8
 	}
 	p.CUDA = true
-	if sm := int(version & 0xff); !slices.Contains(p.SMs, sm) {
+	sm := int(version & 0xff)
+	if sm == 0 {
+		return errors.New("its SM version cannot be told")
+	}
+	if !slices.Contains(p.SMs, sm) {
 		p.SMs = append(p.SMs, sm)
 	}
 	return nil

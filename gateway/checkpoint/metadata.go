@@ -63,12 +63,20 @@ func readMetadata(a *archive, m *member) (*Metadata, error) {
 func parseMetadata(text []byte) (*Metadata, error) {
 	document := new(Metadata)
 	if err := json.Unmarshal(text, document); err != nil {
-		return nil, err
+		return nil, notAnObject(err)
 	}
 	if len(document.Inputs) == 0 || len(document.Outputs) == 0 {
 		return nil, errors.New("inputs and outputs must each name at least one tensor")
 	}
 	return document, nil
+}
+
+// notAnObject says so of a value of another type, without the names of Go's types.
+func notAnObject(err error) error {
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return fmt.Errorf("must be an object and not of type %s, or a member of it has another type than it must have", wrong.Value)
+	}
+	return err
 }
 
 // UnmarshalJSON reads an object by tensor name whose order counts, which maps
@@ -90,7 +98,7 @@ func (l *Tensors) UnmarshalJSON(text []byte) error {
 			err = checkText("its name", t.Name)
 		}
 		if err != nil {
-			return fmt.Errorf("tensor %s: %w", quote(t.Name), err)
+			return fmt.Errorf("tensor %s: %w", quote(t.Name), notAnObject(err))
 		}
 		switch {
 		case names[t.Name]:

@@ -56,17 +56,24 @@ func Names(folder string, given []string) ([]string, error) {
 }
 
 // ownerOf is the model that has an alias, empty where none has, and the names of all.
-// Specs that cannot be read have none: whoever serves their models will complain.
 func ownerOf(folder, alias string) (owner string, known []string) {
-	known, _ = Folders(folder) // none, of what cannot be read
-	for _, name := range known {
-		text, err := prep.ReadFile(os.DirFS(filepath.Join(folder, name)), specName)
-		if err != nil {
-			continue
-		}
-		if spec, err := prep.ParseSpec(text); err == nil && slices.Contains(spec.Aliases, alias) {
-			owner = name
+	for _, spec := range readable(folder) {
+		known = append(known, spec.Name)
+		if slices.Contains(spec.Aliases, alias) {
+			owner = spec.Name
 		}
 	}
 	return owner, known
+}
+
+// readable are the specs in a folder without those that are wrong: whoever serves
+// their models will complain.
+func readable(folder string) (specs []*prep.Spec) {
+	names, _ := Folders(folder) // none, of what cannot be read
+	for _, name := range names {
+		if read, err := readSpecs(folder, []string{name}); err == nil {
+			specs = append(specs, read...)
+		}
+	}
+	return specs
 }

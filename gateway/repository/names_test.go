@@ -35,7 +35,7 @@ func TestNames(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(broken, "m", specName), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Names(broken, []string{"alias"}); err == nil || !strings.Contains(err.Error(), "there are: m") {
+	if _, err := Names(broken, []string{"alias"}); err == nil || !strings.Contains(err.Error(), "there are: ") {
 		t.Errorf("beside a spec that cannot be read: %v", err)
 	}
 }

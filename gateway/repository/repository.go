@@ -114,7 +114,6 @@ func Build(out string, o Options) (*Result, error) {
 	result := new(Result)
 	known := map[string]bool{}
 	for _, spec := range specs {
-		known[spec.Checkpoint] = true
 		if len(o.Models) == 0 && (spec.Checkpoint == "" || !isThere(o.ModelDir, spec.Checkpoint)) {
 			result.LeftOut = append(result.LeftOut, spec.Name)
 			continue
@@ -124,6 +123,9 @@ func Build(out string, o Options) (*Result, error) {
 			return nil, err
 		}
 		result.Models = append(result.Models, m)
+	}
+	for _, spec := range readable(o.Specs) { // those that Models leaves out, too
+		known[spec.Checkpoint] = true
 	}
 	for _, f := range files {
 		if isCheckpoint(f) && !known[f.Name()] {
@@ -210,8 +212,11 @@ func readLists(spec *prep.Spec, folder string) (map[string][]byte, error) {
 	contents := map[string][]byte{}
 	for _, name := range spec.ListFiles() {
 		text, err := prep.ReadFile(os.DirFS(folder), name)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("%s, which its spec names, is in its assets and cannot be read: %w; make it a file that this process may read", name, withoutPath(err))
+		}
 		if err != nil {
-			return nil, fmt.Errorf("%s, which its spec names, cannot be read from its assets; put it into the folder %s of ASSETS_DIR", name, spec.Name)
+			return nil, fmt.Errorf("%s, which its spec names, is not in its assets; put it into the folder %s of ASSETS_DIR", name, spec.Name)
 		}
 		contents[name] = text
 	}
@@ -219,6 +224,14 @@ func readLists(spec *prep.Spec, folder string) (map[string][]byte, error) {
 		return nil, fmt.Errorf("its assets do not fit its checkpoint: %s", oneLine(err))
 	}
 	return contents, nil
+}
+
+// withoutPath is a file system's error without the path, which is not for callers.
+func withoutPath(err error) error {
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
+		return at.Err
+	}
+	return err
 }
 
 // oneLine writes joined errors on one line.

@@ -210,7 +210,7 @@ func TestBuildProblems(t *testing.T) {
 		"no output's":  {p: rows(4, `[4, 40]`, `["B", 40]`, `[4, 16]`, `["B", 16]`), want: contradicts + `the batch dimension of input "image" is 4, of output "p" B: `},
 		"huge":         {p: rows(1025), want: contradicts + `it is compiled for batches of 1025; at most 1024 rows are taken`},
 		"huge outputs": {p: rows(1<<40, "[1099511627776, 3, 224", `["B", 3, 224`, "[1099511627776, 64]", `["B", 64]`, "[1099511627776]", `["B"]`), want: contradicts + `it is compiled for batches of 1099511627776; at most 1024 rows are taken`},
-		"no assets":    {p: optimus("MOptimus", "M"), assets: "nothing", want: "input_gene_set.csv, which its spec names, cannot be read from its assets; put it into the folder m-optimus of ASSETS_DIR"},
+		"no assets":    {p: optimus("MOptimus", "M"), assets: "nothing", want: "input_gene_set.csv, which its spec names, is not in its assets; put it into the folder m-optimus of ASSETS_DIR"},
 		"short assets": {p: optimus("MOptimus", "M"), assets: "short", want: "its assets do not fit its checkpoint: inputs[1].shape: [64] is not what 1 input genes become"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -37,6 +37,9 @@ func repository(ctx context.Context, args []string, lookupEnv func(string) (stri
 		what, args = args[0], args[1:]
 	}
 	if what != "build" && what != "check" {
+		if what != "" {
+			fmt.Fprintf(stderr, "gateway repository: %q is neither build nor check\n\n", what)
+		}
 		args = []string{"-h"}
 	}
 	flags := flag.NewFlagSet("gateway repository", flag.ContinueOnError)

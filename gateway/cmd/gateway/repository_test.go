@@ -30,9 +30,10 @@ func TestRepository(t *testing.T) {
 		code   int
 		stdout []string
 		stderr string
+		not    string // on stdout
 	}{
 		{name: "nothing", code: 2, stderr: "usage:"},
-		{name: "something else", args: []string{"make"}, code: 2, stderr: "usage:"},
+		{name: "something else", args: []string{"make"}, code: 2, stderr: `"make" is neither build nor check`},
 		{name: "no folder", args: []string{"check", "-model-repository", specs}, code: 2, stderr: "MODEL_DIR is not set"},
 		{name: "no out", args: []string{"build", "-model-repository", specs, "-model-dir", good}, code: 2, stderr: "-out is not set"},
 		{name: "more", args: []string{"check", "-model-dir", good, "more"}, code: 2, stderr: `unexpected argument "more"`},
@@ -56,6 +57,7 @@ func TestRepository(t *testing.T) {
 		{name: "empty", args: []string{"check", "-model-repository", specs, "-model-dir", t.TempDir()}, code: 1, stdout: []string{"no spec names a checkpoint"}},
 		{name: "not there", args: []string{"check", "-model-repository", specs, "-model-dir", "/nonexistent"}, code: 1, stderr: "no such file"},
 		{name: "build", args: []string{"build", "-model-repository", specs, "-model-dir", good, "-out", t.TempDir()}, code: 0, stdout: []string{"good"}},
+		{name: "one of two", args: []string{"check", "-models", "tissue-seg", "-model-repository", specs, "-model-dir", bad}, code: 0, stdout: []string{"tissue-seg"}, not: "ignored"},
 	} {
 		var stdout, stderr strings.Builder
 		lookup := func(name string) (string, bool) { v, ok := test.env[name]; return v, ok }
@@ -66,6 +68,9 @@ func TestRepository(t *testing.T) {
 			if !strings.Contains(stdout.String(), want) {
 				t.Errorf("%s: %q is not in\n%s", test.name, want, &stdout)
 			}
+		}
+		if test.not != "" && strings.Contains(stdout.String(), test.not) {
+			t.Errorf("%s: %q is in\n%s", test.name, test.not, &stdout)
 		}
 		if !strings.Contains(stderr.String(), test.stderr) {
 			t.Errorf("%s: %q is not in\n%s", test.name, test.stderr, &stderr)
