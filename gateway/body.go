@@ -148,8 +148,8 @@ func readError(err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &timeout) && timeout.Timeout():
-		return &refusal{CodeRequestTimeout, "the body did not arrive in time", err}
+		return &refusal{code: CodeRequestTimeout, detail: "the body did not arrive in time", err: err}
 	default:
-		return &refusal{CodeMalformedHTTP, "the body ended before its declared length or is not well chunked", err}
+		return &refusal{code: CodeMalformedHTTP, detail: "the body ended before its declared length or is not well chunked", err: err}
 	}
 }

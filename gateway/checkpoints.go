@@ -107,6 +107,9 @@ func ReadBuildOptions(ctx context.Context, flags *flag.FlagSet, usage string, ar
 		return modelrepo.Options{}, errors.Join(mistakes...)
 	}
 	c.ModelDir = dir
+	if c.Models, err = modelrepo.Names(c.ModelRepository, c.Models); err != nil {
+		return modelrepo.Options{}, err
+	}
 	return c.buildOptions(ctx)
 }
 
@@ -153,6 +156,4 @@ func brokenModel(spec *prep.Spec, problem error) *model {
 }
 
 // unusable refuses whatever is asked of a broken model.
-func (m *model) unusable() error {
-	return refuse(CodeBackendUnavailable, "%s cannot be used until its operator mends it: %s", m.spec.Name, m.broken)
-}
+func (m *model) unusable() error { return m.unavailable(&trouble{reason: m.broken, lasting: true}) }

@@ -53,7 +53,7 @@ func TestServeCheckpoints(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask := func(method, path, body string) (int, string) {
+	ask := func(method, path, body string) (int, string, string) {
 		response, err := g.app.Test(httptest.NewRequest(method, path, strings.NewReader(body)))
 		if err != nil {
 			t.Fatal(err)
@@ -63,7 +63,7 @@ func TestServeCheckpoints(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return response.StatusCode, string(text)
+		return response.StatusCode, string(text), response.Header.Get("Retry-After")
 	}
 	const sentence = "m-optimus cannot be used until its operator mends it: m_optimus_prediction.pt2 is built for"
 	for _, test := range []struct {
@@ -81,7 +81,10 @@ func TestServeCheckpoints(t *testing.T) {
 		{http.MethodGet, "/ping?model=tissue-seg", "", http.StatusNotFound, []string{"h1, m-optimus"}},
 		{http.MethodGet, "/ping", "", http.StatusServiceUnavailable, []string{"h1: it is being loaded", "m-optimus: m_optimus_prediction.pt2 is built for"}},
 	} {
-		status, text := ask(test.method, test.path, test.body)
+		status, text, hint := ask(test.method, test.path, test.body)
+		if strings.Contains(text, sentence) && (hint != "" || strings.Contains(text, "retry_after")) {
+			t.Errorf("%s %s: it hints that trying again helps: %s", test.method, test.path, text)
+		}
 		if status != test.status {
 			t.Errorf("%s %s: status %d, not %d: %s", test.method, test.path, status, test.status, text)
 		}

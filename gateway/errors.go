@@ -50,6 +50,9 @@ type refusal struct {
 	code   Code
 	detail string // for the caller; a fixed sentence for a 5xx
 	err    error  // for the log
+	// lasting tells that somebody has to mend something first: no hint is given of
+	// when to try again.
+	lasting bool
 }
 
 func (r *refusal) Error() string {
@@ -91,7 +94,11 @@ func classify(err error) answer {
 	)
 	switch {
 	case errors.As(err, &refused):
-		return answerFor(refused.code, refused.detail)
+		a := answerFor(refused.code, refused.detail)
+		if refused.lasting {
+			a.retryAfter = 0
+		}
+		return a
 	case errors.As(err, &stage1):
 		return answer{status: http.StatusBadRequest, code: Code(stage1.Code), detail: stage1.Error()}
 	case errors.As(err, &backend):

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
+	modelrepo "histogate/gateway/repository"
 	"histogate/tritonclient"
 )
 
@@ -63,7 +64,11 @@ func New(ctx context.Context, cfg *Config, log *slog.Logger) (_ *Gateway, err er
 	if err != nil {
 		return nil, err
 	}
-	cfg, broken, built, err := makeRepository(ctx, cfg, defaultModelDir, log)
+	named := *cfg
+	if named.Models, err = modelrepo.Names(cfg.ModelRepository, cfg.Models); err != nil {
+		return nil, err
+	}
+	cfg, broken, built, err := makeRepository(ctx, &named, defaultModelDir, log)
 	if err != nil {
 		return nil, err
 	}

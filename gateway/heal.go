@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -302,14 +303,14 @@ func (h *health) watch(ctx context.Context) error {
 	}
 }
 
-// canary runs one inference on rows of zeros, for every output of the model. One that
+// canary runs one inference on rows of zeros, and of the model's constants, for every output of the model. One that
 // is not answered within the limit, with nothing else in its way, hangs.
 func (h *health) canary(ctx context.Context, l *life, rows int, limit time.Duration) error {
 	probe, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	sample := make([][]byte, len(h.model.spec.Inputs))
 	for i, in := range h.model.spec.Inputs {
-		sample[i] = make([]byte, rows*prep.Elements(in.Shape)*in.DType.Size())
+		sample[i] = bytes.Repeat(in.Blank(), rows)
 	}
 	var roles []prep.Role
 	for _, out := range h.model.spec.Outputs {

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"math"
 	"net/http"
@@ -214,5 +215,26 @@ func TestRestarts(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A model's constants are part of a probe: one that refuses zeros there is not ill.
+func TestProbesSendConstants(t *testing.T) {
+	spec := strings.Replace(testSpec, "inputs: [", "inputs: [{name: group, source: constant, value: 3, dtype: int64, shape: [1]}, ", 1)
+	config := strings.Replace(testConfig, "input [", `input [ { name: "group", data_type: TYPE_INT64, dims: [ 1 ] } ] input [`, 1)
+	r := launch(t, spec, config, nil, func(s *tritontest.Server) {
+		m := s.Models["small"]
+		m.Infer = func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
+			for group := range slices.Chunk(q.RawInputContents[0], 8) {
+				if !bytes.Equal(group, []byte{3, 0, 0, 0, 0, 0, 0, 0}) {
+					return nil, status.Error(codes.Internal, inside)
+				}
+			}
+			return tritontest.Zeros(m.Config, q), nil
+		}
+	})
+	r.await(t, http.StatusOK)
+	if a := r.post(t, "/invocations", goodTile); a.status != http.StatusOK {
+		t.Errorf("%d %s", a.status, a.raw)
 	}
 }

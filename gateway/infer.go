@@ -145,5 +145,10 @@ func (g *Gateway) attempt(ctx context.Context, t *trace, j *job, present func() 
 }
 
 func (m *model) unavailable(t *trouble) error {
+	if t.lasting {
+		r := refuse(CodeBackendUnavailable, "%s cannot be used until its operator mends it: %s", m.spec.Name, t.reason)
+		r.lasting = true
+		return r
+	}
 	return refuse(CodeBackendUnavailable, "%s is not available at the moment: %s; send the request again later", m.spec.Name, t.reason)
 }

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -160,48 +161,69 @@ func batchShape(rows int, shape []int64) []int64 { return append([]int64{int64(r
 // tensorDescription is how the metadata answer describes a tensor. A dimension
 // is a number or, where it differs from call to call, a name.
 type tensorDescription struct {
+	name  string
 	Shape []any  `json:"shape"`
 	DType string `json:"dtype"`
 }
 
+// describedTensors are tensors by name, written in the order in which the model takes
+// or gives them.
+type describedTensors []tensorDescription
+
+func describeTensor(name string, dtype prep.DType, shape []int64) tensorDescription {
+	t := tensorDescription{name, []any{"batch"}, string(dtype)}
+	for _, size := range shape {
+		t.Shape = append(t.Shape, size)
+	}
+	return t
+}
+
+// MarshalJSON writes an object.
+func (d describedTensors) MarshalJSON() ([]byte, error) {
+	var members [][]byte
+	for _, t := range d {
+		name, err := json.Marshal(t.name)
+		if err != nil {
+			return nil, err
+		}
+		description, err := json.Marshal(t)
+		if err != nil {
+			return nil, err
+		}
+		members = append(members, slices.Concat(name, []byte(":"), description))
+	}
+	return slices.Concat([]byte("{"), bytes.Join(members, []byte(",")), []byte("}")), nil
+}
+
 // metadata is the answer that tells clients what a model takes and gives.
 type metadata struct {
-	ModelName    string                       `json:"model_name"`
-	InputDType   string                       `json:"input_dtype"`
-	TileSize     [2]int                       `json:"tile_size"` // width, height
-	Inputs       map[string]tensorDescription `json:"inputs"`
-	Outputs      map[string]tensorDescription `json:"outputs"`
-	EmbeddingDim int64                        `json:"embedding_dim,omitempty"`
-	InputGenes   []string                     `json:"input_genes,omitempty"`
-	OutputGenes  []string                     `json:"output_genes,omitempty"`
-	Config       *prep.Spec                   `json:"config"`
+	ModelName    string           `json:"model_name"`
+	InputDType   string           `json:"input_dtype"`
+	TileSize     [2]int           `json:"tile_size"` // width, height
+	Inputs       describedTensors `json:"inputs"`
+	Outputs      describedTensors `json:"outputs"`
+	EmbeddingDim int64            `json:"embedding_dim,omitempty"`
+	InputGenes   []string         `json:"input_genes,omitempty"`
+	OutputGenes  []string         `json:"output_genes,omitempty"`
+	Config       *prep.Spec       `json:"config"`
 }
 
 func describe(spec *prep.Spec) metadata {
 	d := metadata{
 		ModelName:   spec.Name,
 		TileSize:    [2]int{spec.Tile.Width, spec.Tile.Height},
-		Inputs:      map[string]tensorDescription{},
-		Outputs:     map[string]tensorDescription{},
 		InputGenes:  spec.InputGenes,
 		OutputGenes: spec.OutputGenes,
 		Config:      spec,
 	}
-	tensor := func(dtype prep.DType, shape []int64) tensorDescription {
-		t := tensorDescription{[]any{"batch"}, string(dtype)}
-		for _, size := range shape {
-			t.Shape = append(t.Shape, size)
-		}
-		return t
-	}
 	for _, in := range spec.Inputs {
-		d.Inputs[in.Name] = tensor(in.DType, in.Shape)
+		d.Inputs = append(d.Inputs, describeTensor(in.Name, in.DType, in.Shape))
 		if in.Source == prep.TileSource {
 			d.InputDType = "torch." + string(in.DType) // as clients know it
 		}
 	}
 	for _, out := range spec.Outputs {
-		d.Outputs[out.Name] = tensor(out.DType, out.Shape)
+		d.Outputs = append(d.Outputs, describeTensor(out.Name, out.DType, out.Shape))
 		if out.Role == prep.EmbeddingRole {
 			d.EmbeddingDim = out.Shape[len(out.Shape)-1]
 		}

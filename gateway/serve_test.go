@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"histogate/prep"
 	"histogate/tritonclient/kserve"
 	"histogate/tritonclient/tritontest"
 )
@@ -42,7 +43,7 @@ func TestAnswer(t *testing.T) {
 }
 
 func TestMetadata(t *testing.T) {
-	r := run(t, func(c *Config) { c.DefaultModel = "tiny" })
+	r := run(t, func(c *Config) { c.DefaultModel, c.Models = "tiny", []string{"tiny", "small"} })
 	byPath := do(t, r.request(t, http.MethodGet, "/api/metadata/small", ""))
 	byBody := r.post(t, "/invocations", `{"image_data":"","slide_name":"","x":0,"y":0,"width":0,"height":0,"patch_idx":0,"mode":"metadata"}`)
 	if byPath.status != http.StatusOK || byPath.raw != byBody.raw {
@@ -66,6 +67,39 @@ func TestMetadata(t *testing.T) {
 	}
 	if config, ok := got["config"].(map[string]any); !ok || config["modes"] == nil || config["tile"] == nil || config["batching"] == nil {
 		t.Errorf("config is %v", got["config"])
+	}
+}
+
+// The metadata has tensors in the order of a call, and all lists of the transforms.
+func TestMetadataIsInOrderAndWhole(t *testing.T) {
+	spec, err := prep.ParseSpec([]byte(`
+name: small
+task: tile embedding
+input_genes: [a, b]
+tile: {width: 8, height: 8, microns_per_pixel: 0.5, mean: [0, 0, 0], std: [1, 1, 1]}
+inputs:
+  - {name: tile, source: tile, dtype: float32, shape: [3, 8, 8]}
+  - {name: rna, source: bulk_rna, dtype: float32, shape: [1], domain: counts, transforms: [{name: zscore, mean: [0.5, 1], std: [2, 3]}, {name: subset_columns, indices: [1]}]}
+  - {name: a_0, source: zeros, dtype: float32, shape: [1]}
+outputs: [{name: z, role: embedding, dtype: float32, shape: [3]}, {name: b, role: prediction, dtype: float32, shape: [2]}]
+modes: [embedding]
+batching: {max_batch_size: 4, max_queue_delay_ms: 1.5}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(describe(spec))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`"inputs":{"tile":{"shape":["batch",3,8,8],"dtype":"float32"},"rna":{"shape":["batch",1],"dtype":"float32"},"a_0":{"shape":["batch",1],"dtype":"float32"}}`,
+		`"outputs":{"z":{"shape":["batch",3],"dtype":"float32"},"b":{"shape":["batch",2],"dtype":"float32"}}`,
+		`"transforms":[{"name":"zscore","mean":[0.5,1],"std":[2,3]},{"name":"subset_columns","indices":[1]}]`,
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("%s is not in %s", want, text)
+		}
 	}
 }
 

@@ -13,8 +13,11 @@ type Preparer struct {
 	table   *raster.Table
 	formats []raster.Format
 	bulkRNA *bulkRNAPreparer // nil for a model without
-	samples sync.Pool        // of *Sample
-	images  sync.Pool        // of *[]byte: encoded images
+	// constants are the tensors of inputs that are the same for every request, nil for
+	// the others.
+	constants [][]byte
+	samples   sync.Pool // of *Sample
+	images    sync.Pool // of *[]byte: encoded images
 }
 
 // Sample is the tensors of one request. It comes from a pool.
@@ -80,6 +83,12 @@ func NewPreparer(spec *Spec, with ...Option) *Preparer {
 		cache := newVectorCache(chosen.cacheEntries, chosen.cacheBytes)
 		p.bulkRNA = newBulkRNAPreparer(spec, spec.Inputs[i], cache)
 	}
+	p.constants = make([][]byte, len(spec.Inputs))
+	for i, in := range spec.Inputs {
+		if in.Source == ConstantSource {
+			p.constants[i] = in.Blank()
+		}
+	}
 	p.samples.New = func() any {
 		s := &Sample{owner: p}
 		for _, in := range spec.Inputs {
@@ -127,8 +136,8 @@ func (p *Preparer) Prepare(r *Request) (sample *Sample, err error) {
 			}
 		case BulkRNASource:
 			failure = p.bulkRNA.prepare(sample.Tensors[i], r.fields[bulkRNA])
-		case ZerosSource:
-			clear(sample.Tensors[i])
+		case ConstantSource:
+			copy(sample.Tensors[i], p.constants[i])
 		}
 		if failure != nil {
 			return sample, r.name(failure)

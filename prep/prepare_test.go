@@ -207,3 +207,25 @@ func TestPrepareRecovers(t *testing.T) {
 		})
 	}
 }
+
+// A constant has its value in every element and type, whatever was in the memory before.
+func TestConstant(t *testing.T) {
+	value := func(v float64) *float64 { return &v }
+	for _, test := range []struct {
+		dtype DType
+		value *float64
+		want  []byte // of an element
+	}{
+		{Float32, value(0.1), []byte{0xcd, 0xcc, 0xcc, 0x3d}},
+		{Float16, value(-1.5), []byte{0x00, 0xbe}},
+		{Float16, value(65519.99), []byte{0xff, 0x7b}}, // the largest there is
+		{Int64, value(-2), []byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}},
+		{Int64, value(1 << 53), []byte{0, 0, 0, 0, 0, 0, 0x20, 0}},
+		{Float32, nil, []byte{0, 0, 0, 0}},
+	} {
+		in := Input{Name: "c", Source: ConstantSource, DType: test.dtype, Shape: []int64{2, 3}, Value: test.value}
+		if got := in.Blank(); !bytes.Equal(got, bytes.Repeat(test.want, 6)) {
+			t.Errorf("%s: % x", test.dtype, got)
+		}
+	}
+}

@@ -1,7 +1,12 @@
 package prep
 
 import (
+	"bytes"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,6 +14,8 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
+
+	"histogate/prep/raster"
 )
 
 // Spec is a model's contract: what its clients may send, what the model is sent
@@ -54,6 +61,8 @@ type Input struct {
 	Source Source  `yaml:"source" json:"source"`
 	DType  DType   `yaml:"dtype" json:"dtype"`
 	Shape  []int64 `yaml:"shape" json:"shape"` // without the batch dimension
+	// Value is what each element of a constant is.
+	Value *float64 `yaml:"value,omitempty" json:"value,omitempty"`
 	// Domain and Transforms are those of bulk RNA: which values may be sent, and
 	// what is done to them, in order, before the model sees them.
 	Domain     Domain      `yaml:"domain,omitempty" json:"domain,omitempty"`
@@ -100,8 +109,9 @@ const (
 	// BulkRNASource is the request's bulk_rna after the input's transforms, or
 	// zeros when the request has none.
 	BulkRNASource Source = "bulk_rna"
-	// ZerosSource is nothing but zeros, for an input that no client chooses.
-	ZerosSource Source = "zeros"
+	// ConstantSource is the input's value in each element, for an input that no
+	// client chooses.
+	ConstantSource Source = "constant"
 )
 
 // Domain is the set of values that may be sent as bulk RNA.
@@ -146,6 +156,26 @@ func (d DType) Size() int {
 	}
 }
 
+// Blank is the tensor of one sample for which nothing was sent, row-major and
+// little-endian: the constant, or zeros.
+func (in Input) Blank() []byte {
+	tensor := make([]byte, Elements(in.Shape)*in.DType.Size())
+	if in.Value == nil {
+		return tensor
+	}
+	for at := 0; at < len(tensor); at += in.DType.Size() {
+		switch in.DType {
+		case Float16:
+			binary.LittleEndian.PutUint16(tensor[at:], raster.Float16Bits(float32(*in.Value)))
+		case Int64:
+			binary.LittleEndian.PutUint64(tensor[at:], uint64(int64(*in.Value)))
+		default:
+			binary.LittleEndian.PutUint32(tensor[at:], math.Float32bits(float32(*in.Value)))
+		}
+	}
+	return tensor
+}
+
 // Elements is the number of elements of a tensor with the given shape.
 func Elements(shape []int64) int {
 	n := 1
@@ -177,9 +207,16 @@ func ReadSpec(path string) (*Spec, error) {
 // ParseSpec reads and checks the text of a spec as [ReadSpec] does, all but the
 // lists in files of their own: those are for [Spec.ReadLists].
 func ParseSpec(text []byte) (*Spec, error) {
-	var document any
-	if err := yaml.Unmarshal(text, &document); err != nil {
+	if bytes.HasPrefix(text, []byte("\ufeff")) {
+		return nil, errors.New("begins with a byte order mark; save it as UTF-8 without one")
+	}
+	var document, another any
+	documents := yaml.NewDecoder(bytes.NewReader(text))
+	if err := documents.Decode(&document); err != nil && !errors.Is(err, io.EOF) { // an empty one lacks fields
 		return nil, err
+	}
+	if err := documents.Decode(&another); !errors.Is(err, io.EOF) {
+		return nil, errors.New("holds more than one YAML document; keep one, without a line --- below it")
 	}
 	if err := checkFields(document, Spec{}); err != nil {
 		return nil, err

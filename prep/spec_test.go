@@ -38,6 +38,11 @@ func readSpecText(t *testing.T, text string) (*Spec, error) {
 }
 
 func TestReadSpec(t *testing.T) {
+	for _, text := range []string{"---" + goodSpec, "# mine\n---" + goodSpec + "...\n", goodSpec + "# theirs\n"} {
+		if _, err := readSpecText(t, text); err != nil {
+			t.Errorf("one document: %v", err)
+		}
+	}
 	got, err := readSpecText(t, goodSpec)
 	if err != nil {
 		t.Fatal(err)
@@ -97,6 +102,8 @@ func TestRepositorySpecs(t *testing.T) {
 
 func TestReadSpecRefuses(t *testing.T) {
 	for name, test := range map[string]struct{ old, new, want string }{
+		"two documents":     {goodSpec, goodSpec + "---\nname: other\n", "holds more than one YAML document"},
+		"byte order mark":   {goodSpec, "\ufeff" + goodSpec, "begins with a byte order mark"},
 		"empty":             {goodSpec, "", "the document: must be an object"},
 		"a list":            {goodSpec, "- name: m", "the document: must be an object"},
 		"not YAML":          {"name: m", "name: [m", "[3:1]"},

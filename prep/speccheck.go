@@ -84,6 +84,18 @@ func (t *Tile) check(c *checker) {
 	}
 }
 
+// holds tells whether a number, rounded to the type, is still the number or near it.
+func (d DType) holds(v float64) bool {
+	switch d {
+	case Int64:
+		return v == math.Trunc(v) && math.Abs(v) <= 1<<53 // beyond, a float64 has gaps
+	case Float16:
+		return math.Abs(v) < 65520 // what rounds to less than infinity
+	default:
+		return math.Abs(v) <= math.MaxFloat32
+	}
+}
+
 func (s *Spec) checkInputs(c *checker, names map[string]bool) {
 	sources := map[Source]int{}
 	for i := range s.Inputs {
@@ -100,12 +112,15 @@ func (s *Spec) checkInputs(c *checker, names map[string]bool) {
 			c.require(in.DType == Float32, field+".dtype", "%q must be float32", in.DType)
 			c.require(len(in.Shape) == 1, field+".shape", "%v must be one size, the number of genes", in.Shape)
 			c.require(in.Domain == Counts || in.Domain == AnyValue, field+".domain", "%q must be %s or %s", in.Domain, Counts, AnyValue)
-		case ZerosSource:
+		case ConstantSource:
 			c.require(in.DType == Float32 || in.DType == Float16 || in.DType == Int64,
 				field+".dtype", "%q must be float32, float16 or int64", in.DType)
+			c.require(in.Value != nil, field+".value", "missing; a constant needs one")
+			c.require(in.Value == nil || in.DType.holds(*in.Value), field+".value", "must be a number that %s holds", in.DType)
 		default:
-			c.require(false, field+".source", "%q must be %s, %s or %s", in.Source, TileSource, BulkRNASource, ZerosSource)
+			c.require(false, field+".source", "%q must be %s, %s or %s", in.Source, TileSource, BulkRNASource, ConstantSource)
 		}
+		c.require(in.Value == nil || in.Source == ConstantSource, field+".value", "belongs to an input with source %s alone", ConstantSource)
 		if in.Source != BulkRNASource {
 			c.require(in.Domain == "", field+".domain", "belongs to an input with source %s alone", BulkRNASource)
 			c.require(len(in.Transforms) == 0, field+".transforms", "belong to an input with source %s alone", BulkRNASource)

@@ -15,13 +15,13 @@ type Transform struct {
 	Factor *float64 `yaml:"factor,omitempty" json:"factor,omitempty"`
 	// Mean and Std are zscore's, one a value of the row. They, like Indices, are
 	// given in the spec or in a file as [Spec.InputGenes] may be.
-	Mean     []float64 `yaml:"mean,omitempty" json:"-"`
+	Mean     []float64 `yaml:"mean,omitempty" json:"mean,omitempty"`
 	MeanFile string    `yaml:"mean_file,omitempty" json:"mean_file,omitempty"`
-	Std      []float64 `yaml:"std,omitempty" json:"-"`
+	Std      []float64 `yaml:"std,omitempty" json:"std,omitempty"`
 	StdFile  string    `yaml:"std_file,omitempty" json:"std_file,omitempty"`
 	// Indices are the columns that subset_columns keeps, counted from 0, in the
 	// order in which it gives them.
-	Indices     []int  `yaml:"indices,omitempty" json:"-"`
+	Indices     []int  `yaml:"indices,omitempty" json:"indices,omitempty"`
 	IndicesFile string `yaml:"indices_file,omitempty" json:"indices_file,omitempty"`
 }
 

@@ -138,7 +138,7 @@ func takeOver(was tensor, in *prep.Input, t checkpoint.Tensor, i int) error {
 	in.Name = t.Name
 	switch {
 	case in.Source == prep.TileSource && (t.DType == float32Type || t.DType == float16Type),
-		in.Source == prep.ZerosSource && (t.DType == float32Type || t.DType == float16Type || t.DType == int64Type):
+		in.Source == prep.ConstantSource && (t.DType == float32Type || t.DType == float16Type || t.DType == int64Type):
 		in.DType = prep.DType(t.DType)
 	case in.Source == prep.BulkRNASource && (t.DType == float32Type || t.DType == float16Type):
 		// Sent as float32; the backend converts.

@@ -42,7 +42,7 @@ func rebatched(b prep.Batching, maxBatchSize int, maxQueueDelayMS *float64) prep
 }
 
 func rebatch(out, from string, spec *prep.Spec) error {
-	const specName, configName = "spec.yaml", "config.pbtxt"
+	const configName = "config.pbtxt"
 	config, err := tritonclient.ReadModelConfig(filepath.Join(from, configName))
 	if err != nil {
 		return err

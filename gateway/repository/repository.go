@@ -137,7 +137,7 @@ func Build(out string, o Options) (*Result, error) {
 // are wrong are reported.
 func readSpecs(folder string, names []string) ([]*prep.Spec, error) {
 	if len(names) == 0 {
-		paths, err := filepath.Glob(filepath.Join(folder, "*", "spec.yaml"))
+		paths, err := filepath.Glob(filepath.Join(folder, "*", specName))
 		if err != nil || paths == nil {
 			return nil, errors.Join(err, fmt.Errorf("%s holds no folder with a spec.yaml", folder))
 		}
@@ -149,7 +149,7 @@ func readSpecs(folder string, names []string) ([]*prep.Spec, error) {
 	var mistakes []error
 	owners := map[string]string{}
 	for _, name := range names {
-		path := filepath.Join(folder, name, "spec.yaml")
+		path := filepath.Join(folder, name, specName)
 		text, err := prep.ReadFile(os.DirFS(filepath.Dir(path)), filepath.Base(path))
 		if err != nil {
 			mistakes = append(mistakes, fmt.Errorf("%s: %w", path, err))

@@ -35,7 +35,7 @@ func NewTable(mean, std [3]float32) *Table {
 			// No product here, so no compiler may fuse two roundings into one.
 			x := (float32(v)/255 - mean[c]) / std[c]
 			t.F32[c][v] = x
-			t.F16[c][v] = float16(x)
+			t.F16[c][v] = Float16Bits(x)
 		}
 	}
 	if agrees(t) {
@@ -71,8 +71,8 @@ func (t Target) put(row, width, height int, rgb []byte) {
 	}
 }
 
-// float16 rounds x to IEEE binary16, half to even.
-func float16(x float32) uint16 {
+// Float16Bits rounds x to IEEE binary16, half to even.
+func Float16Bits(x float32) uint16 {
 	b := math.Float32bits(x)
 	sign := uint16(b>>16) & 0x8000
 	exp := int(b>>23&0xff) - 127

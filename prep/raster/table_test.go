@@ -99,7 +99,7 @@ func TestFloat16EqualsNumpy(t *testing.T) {
 	}
 	want := numpy(t, raw, "float16")
 	for i, bits := range patterns {
-		got, want := float16(math.Float32frombits(bits)), binary.LittleEndian.Uint16(want[2*i:])
+		got, want := Float16Bits(math.Float32frombits(bits)), binary.LittleEndian.Uint16(want[2*i:])
 		isNaN := bits&0x7fffffff > 0x7f800000
 		if isNaN && got&0x7c00 == 0x7c00 && got&0x3ff != 0 {
 			continue // any NaN will do

@@ -195,8 +195,9 @@ func TestPingMode(t *testing.T) {
 			if a := post(t, s, "/invocations", tileRequest("good", 0, 0).Body()); a.Status != http.StatusOK {
 				t.Errorf("the good model: %d %s", a.Status, a.Detail)
 			}
-			if a := post(t, s, "/invocations", tileRequest("bad", 0, 0).Body()); a.Status != http.StatusServiceUnavailable || !strings.Contains(a.Detail, "cannot load it") {
-				t.Errorf("the bad model: %d %s", a.Status, a.Detail)
+			if a := post(t, s, "/invocations", tileRequest("bad", 0, 0).Body()); a.Status != http.StatusServiceUnavailable ||
+				!strings.HasPrefix(a.Detail, "bad cannot be used until its operator mends it: the inference server cannot load it") || a.Header.Get("Retry-After") != "" {
+				t.Errorf("the bad model: %d %s, to be tried again after %q s", a.Status, a.Detail, a.Header.Get("Retry-After"))
 			}
 		})
 	}

@@ -53,7 +53,7 @@ def model_input(spec, tile, bulk_rna, folder):
     if spec["source"] == "bulk_rna" and bulk_rna is not None:
         row = np.array([bulk_rna], np.float64).astype(np.float32)
         return run(with_lists(spec.get("transforms"), folder), row).reshape(shape)
-    return np.zeros(shape, dtype)
+    return np.full(shape, spec.get("value", 0), dtype)
 
 
 def main():

@@ -47,6 +47,8 @@ func TestRepository(t *testing.T) {
 		{name: "bad SM", args: []string{"check", "-model-repository", specs, "-model-dir", good, "-target-sm", "x"}, code: 2, stderr: "must be an SM version"},
 		{name: "good", args: []string{"check", "-model-repository", specs, "-model-dir", good, "-assets-dir", assets}, code: 0,
 			stdout: []string{"h1", "good", "on the GPU, batches of up to 48", "tissue-seg", "left out", "not checked", "nvidia-smi is not installed"}},
+		{name: "by an alias", args: []string{"check", "-models", "m-optimus-stx", "-model-repository", specs, "-model-dir", good}, code: 1, stdout: []string{"its checkpoint m_optimus_prediction.pt2"}},
+		{name: "no model", args: []string{"check", "-models", "m-optima", "-model-repository", specs, "-model-dir", good}, code: 2, stderr: `MODELS: "m-optima" is no model`},
 		{name: "by the environment", args: []string{"check"}, env: map[string]string{"MODEL_DIR": good, "MODEL_REPOSITORY": specs, "BATCH_MAX_SIZE": "7", "TARGET_SM": "90"},
 			code: 0, stdout: []string{"batches of up to 7"}},
 		{name: "bad", args: []string{"check", "-model-repository", specs, "-model-dir", bad}, code: 1,
