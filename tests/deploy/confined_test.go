@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -74,20 +75,45 @@ func TestComposeConfined(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	http := freePort(t)
 	g := listening(t, exec.Command("unshare", "--mount", "bash", "-euc", "laid=; "+confined),
 		"PATH="+os.Getenv("PATH"), "BINARY="+binary, "ROOT="+absolute(t), "CACHE="+filepath.Dir(cache),
 		"TMP="+tmp, "SHM="+project.Volumes[mounted(service, "/dev/shm").Source].DriverOpts["o"],
 		"TRITON_USER="+dockerfile(t, service.Build.Dockerfile).last().user,
 		"GATEWAY_USER="+dockerfile(t, project.Services["gateway"].Build.Dockerfile).last().user,
-		"HTTP_PORT="+freePort(t), "GRPC_PORT="+freePort(t), "TRITON_METRICS="+freePort(t),
+		"HTTP_PORT="+http, "GRPC_PORT="+freePort(t), "TRITON_METRICS="+freePort(t),
 	)
 	await(t, g.url+"/readyz")
 	embed(t, g.url, "h1")
-	regions, err := filepath.Glob(fmt.Sprintf("/proc/%d/root/dev/shm/triton-backend-*", g.command.Process.Pid))
+	memory := fmt.Sprintf("/proc/%d/root/dev/shm/", g.command.Process.Pid)
+	for mode, want := range map[os.FileMode]int{0o666: 200, 0o600: 500} {
+		if got := registered(t, memory, http, mode); got != want {
+			t.Errorf("Triton answers %d to a segment of the gateway's user with mode %o", got, mode)
+		}
+	}
+	regions, err := filepath.Glob(memory + "triton-backend-*")
 	if err != nil || len(regions) != 2 {
 		t.Errorf("%d regions of backends in the shared memory, of two models: %v", len(regions), err)
 	}
 	if code := g.stop(t, 40*time.Second); code != 0 {
 		t.Errorf("it ended with %d", code)
 	}
+}
+
+// registered makes a segment of shared memory as the gateway's user could, and returns
+// what Triton answers when it is told to use it.
+func registered(t *testing.T, memory, port string, mode os.FileMode) int {
+	t.Helper()
+	name := fmt.Sprintf("segment-%o", mode)
+	err := errors.Join(os.WriteFile(memory+name, make([]byte, 4096), 0o600), os.Chmod(memory+name, mode), os.Chown(memory+name, 65534, 65534))
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := prober.Post("http://127.0.0.1:"+port+"/v2/systemsharedmemory/region/"+name+"/register", "application/json",
+		strings.NewReader(fmt.Sprintf(`{"key": "/%s", "offset": 0, "byte_size": 4096}`, name)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	return response.StatusCode
 }
