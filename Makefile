@@ -10,7 +10,7 @@ LINTER   := $(CACHE)/bin/golangci-lint-$(GOLANGCI)/golangci-lint
 TIED := setpriv --pdeathsig TERM
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test test-deploy breaks test-pt2 fuzz storm lint generate setup build
+.PHONY: help demo serve test test-deploy breaks test-pt2 fuzz storm soak lint generate setup build
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -57,6 +57,10 @@ test-pt2: ## .pt2 checkpoints compiled here, on a Triton with torch (7 GB, once)
 
 storm: build ## 20,000 requests at a real stack, a third of them malformed
 	exec $(TIED) go test -count=1 -v -timeout 20m -exec '$(TIED)' ./tests/storm -requests 20000 -gateway-race=false
+
+soak: SOAK_MINUTES ?= 10
+soak: build ## SOAK_MINUTES (10) of steady load: memory, goroutines and open files must not grow
+	exec $(TIED) go test -count=1 -v -timeout $$(($(SOAK_MINUTES) + 10))m -exec '$(TIED)' ./tests/soak -minutes $(SOAK_MINUTES)
 
 lint: setup $(LINTER) ## golangci-lint (gofmt included), ruff, shellcheck
 	$(LINTER) run ./...
