@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -192,6 +193,17 @@ func (g *gated) terminate(t *testing.T) {
 	}
 }
 
+// draining waits until the gateway has taken notice of the signal.
+func (g *gated) draining(t *testing.T) {
+	t.Helper()
+	for began := time.Now(); time.Since(began) < patience; time.Sleep(5 * time.Millisecond) {
+		if slices.ContainsFunc(g.Log(), func(entry map[string]any) bool { return entry["msg"] == "draining" }) {
+			return
+		}
+	}
+	t.Error("the gateway does not drain")
+}
+
 // ended waits for the end of the gateway and returns how long after the signal it was.
 func (g *gated) ended(t *testing.T, signalled time.Time) time.Duration {
 	t.Helper()
@@ -229,7 +241,7 @@ func TestSIGTERMUnderLoad(t *testing.T) {
 }
 
 func terminateUnderLoad(t *testing.T, round int) (answers int, exit time.Duration) {
-	g := start(t, round%5 == 0)
+	g := start(t, round%10 == 0)
 	used := g.dialMany(t, inFlight/2+idle)
 	g.send(t, used)
 	served(t, "before the signal", used, false)
@@ -249,6 +261,7 @@ func terminateUnderLoad(t *testing.T, round int) (answers int, exit time.Duratio
 	var all sync.WaitGroup
 	defer all.Wait()
 	all.Go(func() {
+		g.draining(t) // what is answered before says nothing of the end of its connection
 		time.Sleep(time.Duration(round) * 25 * time.Millisecond)
 		g.open(t)
 		if round%2 == 1 {
