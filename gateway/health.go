@@ -322,10 +322,6 @@ func (h *health) watch(ctx context.Context) error {
 func (h *health) canary(ctx context.Context) error {
 	probe, cancel := context.WithTimeout(ctx, h.model.spec.Batching.ExecuteLimit())
 	defer cancel()
-	sample := make([][]byte, len(h.model.spec.Inputs))
-	for i, in := range h.model.spec.Inputs {
-		sample[i] = make([]byte, prep.Elements(in.Shape)*in.DType.Size())
-	}
 	var roles []prep.Role
 	for _, out := range h.model.spec.Outputs {
 		roles = append(roles, out.Role)
@@ -334,7 +330,7 @@ func (h *health) canary(ctx context.Context) error {
 	outputs, err := h.triton.Infer(probe, &tritonclient.InferRequest{
 		Model:   h.model.spec.Name,
 		ID:      "canary",
-		Inputs:  h.model.inputs(sample),
+		Inputs:  h.model.inputs(func(_ int, dst []byte) { clear(dst) }),
 		Outputs: h.model.outputs(roles),
 	})
 	h.pulse.left(probe.Err() == nil)

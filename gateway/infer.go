@@ -136,7 +136,7 @@ func (g *Gateway) attempt(ctx context.Context, t *trace, j *job, present func() 
 	outputs, err := m.health.infer(ctx, &tritonclient.InferRequest{
 		Model:   m.spec.Name,
 		ID:      t.id,
-		Inputs:  m.inputs(j.sample.Tensors),
+		Inputs:  m.inputs(j.sample.Write),
 		Outputs: m.outputs(j.mode.Roles()),
 	})
 	if err != nil {

@@ -131,11 +131,13 @@ func (s *models) find(name string) (*model, error) {
 	return nil, unknownModel(name, s.names)
 }
 
-// inputs are the tensors of a batch of one.
-func (m *model) inputs(sample [][]byte) []tritonclient.Tensor {
+// inputs are the tensors of a batch of one. The i-th input's is made by write.
+func (m *model) inputs(write func(i int, dst []byte)) []tritonclient.Tensor {
 	tensors := make([]tritonclient.Tensor, len(m.spec.Inputs))
 	for i, in := range m.spec.Inputs {
-		tensors[i] = tritonclient.Tensor{Name: in.Name, Datatype: datatype(in.DType), Shape: batchOfOne(in.Shape), Data: sample[i]}
+		data := make([]byte, in.Bytes())
+		write(i, data)
+		tensors[i] = tritonclient.Tensor{Name: in.Name, Datatype: datatype(in.DType), Shape: batchOfOne(in.Shape), Data: data}
 	}
 	return tensors
 }

@@ -60,6 +60,9 @@ type Input struct {
 	Transforms []Transform `yaml:"transforms,omitempty" json:"transforms,omitempty"`
 }
 
+// Bytes is the size of the tensor of one sample.
+func (in *Input) Bytes() int { return Elements(in.Shape) * in.DType.Size() }
+
 // Output is a tensor that the model gives.
 type Output struct {
 	Name  string  `yaml:"name" json:"name"`
