@@ -25,9 +25,18 @@ import (
 
 // outcome is what became of one tile of a call.
 type outcome struct {
-	job     *job
-	outputs []tritonclient.Tensor
-	err     error // of stage 1, the tile's own
+	job    *job
+	answer *tritonclient.Answer
+	err    error // of stage 1, the tile's own
+}
+
+// release gives the memory of all answers back.
+func release(outcomes []outcome) {
+	for _, o := range outcomes {
+		if o.answer != nil {
+			o.answer.Release()
+		}
+	}
 }
 
 // batch serves the calls of many tiles.
@@ -59,6 +68,7 @@ func (g *Gateway) batch(c *fiber.Ctx) error {
 		if err != nil {
 			return err
 		}
+		defer release(outcomes)
 		err = writeBatch(c, outcomes)
 		t.end(stageReply)
 		return err
@@ -142,7 +152,7 @@ func (g *Gateway) run(ctx context.Context, t *trace, m *model, mode prep.Mode, t
 				return nil
 			}
 			if err == nil {
-				o.outputs, err = g.forward(ctx, &traces[i], o.job, present)
+				o.answer, err = g.forward(ctx, &traces[i], o.job, present)
 			}
 			return err
 		})
@@ -199,7 +209,7 @@ func appendBatch(body []byte, outcomes []outcome) (_ []byte, err error) {
 			body = appendTileFailure(body, classify(o.err))
 			continue
 		}
-		if body, err = appendAnswer(body, o.job, o.outputs); err != nil {
+		if body, err = appendAnswer(body, o.job, o.answer.Outputs); err != nil {
 			return body, o.job.badOutput(err)
 		}
 	}
@@ -247,15 +257,19 @@ func (g *Gateway) Forward(ctx context.Context, model string, mode prep.Mode, req
 	if err != nil {
 		return nil, err
 	}
+	defer release(outcomes)
 	results := make([]Result, len(outcomes))
 	for i, o := range outcomes {
 		results[i].Err = o.err
-		for k := range o.outputs {
-			if err := o.job.output(k).Transform(o.outputs[k].Data); err != nil {
+		if o.err != nil {
+			continue
+		}
+		for k, output := range o.answer.Outputs {
+			if err := o.job.output(k).Transform(output.Data); err != nil {
 				return nil, o.job.badOutput(err)
 			}
 			into := [...]*[]float32{&results[i].Output, &results[i].Embedding}[k]
-			*into = floats(o.outputs[k].Data)
+			*into = floats(output.Data)
 		}
 	}
 	return results, nil

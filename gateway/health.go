@@ -76,14 +76,14 @@ func (h *health) up() {
 // infer runs an inference and learns from how it ends. What the window lets inside
 // is two batches, so the longest that a request can be there is those and its own;
 // a model can lose a request and go on with others.
-func (h *health) infer(ctx context.Context, r *tritonclient.InferRequest) ([]tritonclient.Tensor, error) {
+func (h *health) infer(ctx context.Context, r *tritonclient.InferRequest) (*tritonclient.Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*h.model.spec.Batching.ExecuteLimit())
 	defer cancel()
 	h.pulse.entered()
-	outputs, err := h.triton.Infer(ctx, r)
+	answer, err := h.triton.Infer(ctx, r)
 	h.pulse.left(ctx.Err() == nil)
 	h.observe(err)
-	return outputs, err
+	return answer, err
 }
 
 // observe is told how each inference ended.
@@ -327,18 +327,22 @@ func (h *health) canary(ctx context.Context) error {
 		roles = append(roles, out.Role)
 	}
 	h.pulse.entered()
-	outputs, err := h.triton.Infer(probe, &tritonclient.InferRequest{
+	answer, err := h.triton.Infer(probe, &tritonclient.InferRequest{
 		Model:   h.model.spec.Name,
 		ID:      "canary",
-		Inputs:  h.model.inputs(func(_ int, dst []byte) { clear(dst) }),
+		Inputs:  h.model.inputs,
+		Write:   func(_ int, dst []byte) { clear(dst) },
 		Outputs: h.model.outputs(roles),
 	})
 	h.pulse.left(probe.Err() == nil)
-	for i := 0; err == nil && i < len(outputs); i++ {
-		// What callers would be refused must not count as an answer here.
-		if wrong := h.model.spec.Outputs[i].Transform(outputs[i].Data); wrong != nil {
-			err = &tritonclient.Error{Op: "ModelInfer", Model: h.model.spec.Name, Kind: tritonclient.BadOutput, Sent: true, Detail: wrong.Error()}
+	if err == nil {
+		for i, output := range answer.Outputs {
+			// What callers would be refused must not count as an answer here.
+			if wrong := h.model.spec.Outputs[i].Transform(output.Data); wrong != nil {
+				err = &tritonclient.Error{Op: "ModelInfer", Model: h.model.spec.Name, Kind: tritonclient.BadOutput, Sent: true, Detail: wrong.Error()}
+			}
 		}
+		answer.Release()
 	}
 	if ctx.Err() == nil && probe.Err() != nil && !h.pulse.busy() {
 		err = errHung

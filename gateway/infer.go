@@ -33,11 +33,12 @@ func (g *Gateway) infer(c *fiber.Ctx, choose choose) error {
 		if job.mode == metadataMode {
 			return job.model.writeMetadata(c) // always JSON
 		}
-		outputs, err := g.forward(ctx, t, job, presence(c))
+		answer, err := g.forward(ctx, t, job, presence(c))
 		if err != nil {
 			return err
 		}
-		err = writeAnswer(c, as, job, outputs)
+		defer answer.Release()
+		err = writeAnswer(c, as, job, answer.Outputs)
 		t.end(stageReply)
 		return err
 	})
@@ -102,23 +103,23 @@ func (g *Gateway) prepare(ctx context.Context, t *trace, parse func() (*prep.Req
 	return j, err
 }
 
-// forward is stage 2: what it fails with is not the caller's doing. It returns
+// forward is stage 2: what it fails with is not the caller's doing. Its answer has
 // the outputs of the mode's roles, in their order.
-func (g *Gateway) forward(ctx context.Context, t *trace, j *job, present func() bool) ([]tritonclient.Tensor, error) {
-	// Infer has let go of the tensors when it returns, however it returns.
+func (g *Gateway) forward(ctx context.Context, t *trace, j *job, present func() bool) (*tritonclient.Answer, error) {
+	// Nothing is written by the sample once Infer has returned, however it returns.
 	defer j.sample.Release()
 	for {
-		outputs, err := g.attempt(ctx, t, j, present)
+		answer, err := g.attempt(ctx, t, j, present)
 		// What was never sent, because the connection was lost just then, cannot be
 		// what broke Triton: it waits again. Nothing else is tried twice.
 		if failure, ok := errors.AsType[*tritonclient.Error](err); !ok || failure.Sent || failure.Kind != tritonclient.Unavailable {
-			return outputs, err
+			return answer, err
 		}
 	}
 }
 
 // attempt waits for a place inside Triton and runs the model.
-func (g *Gateway) attempt(ctx context.Context, t *trace, j *job, present func() bool) ([]tritonclient.Tensor, error) {
+func (g *Gateway) attempt(ctx context.Context, t *trace, j *job, present func() bool) (*tritonclient.Answer, error) {
 	m := j.model
 	if trouble := m.health.trouble.Load(); trouble != nil && trouble.lasting {
 		return nil, m.unavailable(trouble)
@@ -133,16 +134,17 @@ func (g *Gateway) attempt(ctx context.Context, t *trace, j *job, present func() 
 	}
 	defer m.window.leave()
 	defer t.end(stageTriton)
-	outputs, err := m.health.infer(ctx, &tritonclient.InferRequest{
+	answer, err := m.health.infer(ctx, &tritonclient.InferRequest{
 		Model:   m.spec.Name,
 		ID:      t.id,
-		Inputs:  m.inputs(j.sample.Write),
+		Inputs:  m.inputs,
+		Write:   j.sample.Write,
 		Outputs: m.outputs(j.mode.Roles()),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("stage 2: %w", err)
 	}
-	return outputs, nil
+	return answer, nil
 }
 
 func (m *model) unavailable(t *trouble) error {

@@ -20,7 +20,8 @@ type model struct {
 	spec     *prep.Spec
 	config   *kserve.ModelConfig // the config.pbtxt beside the spec
 	preparer *prep.Preparer
-	metadata []byte // the metadata answer
+	inputs   []tritonclient.TensorSpec // of a batch of one
+	metadata []byte                    // the metadata answer
 	window   *window
 	health   *health
 	// broken is why the model can never be used, in words for a caller; empty for
@@ -110,7 +111,7 @@ func readModel(cfg *Config, folder, name string) (*model, error) {
 		return nil, fmt.Errorf("model %s: %w", name, err)
 	}
 	preparer := prep.NewPreparer(spec, prep.ImageFormats(cfg.ImageFormats...), prep.RNACache(prep.DefaultRNACacheEntries, cfg.RNACacheBytes))
-	return &model{spec: spec, config: config, preparer: preparer, metadata: metadata, window: newWindow(places(config))}, nil
+	return &model{spec: spec, config: config, preparer: preparer, inputs: inputs(spec), metadata: metadata, window: newWindow(places(config))}, nil
 }
 
 // places is how many requests of a model are inside Triton at once: two full
@@ -131,15 +132,13 @@ func (s *models) find(name string) (*model, error) {
 	return nil, unknownModel(name, s.names)
 }
 
-// inputs are the tensors of a batch of one. The i-th input's is made by write.
-func (m *model) inputs(write func(i int, dst []byte)) []tritonclient.Tensor {
-	tensors := make([]tritonclient.Tensor, len(m.spec.Inputs))
-	for i, in := range m.spec.Inputs {
-		data := make([]byte, in.Bytes())
-		write(i, data)
-		tensors[i] = tritonclient.Tensor{Name: in.Name, Datatype: datatype(in.DType), Shape: batchOfOne(in.Shape), Data: data}
+// inputs are the tensors of a batch of one.
+func inputs(spec *prep.Spec) []tritonclient.TensorSpec {
+	specs := make([]tritonclient.TensorSpec, len(spec.Inputs))
+	for i, in := range spec.Inputs {
+		specs[i] = tritonclient.TensorSpec{Name: in.Name, Datatype: datatype(in.DType), Shape: batchOfOne(in.Shape)}
 	}
-	return tensors
+	return specs
 }
 
 // outputs are the tensors that the roles stand for, in their order.
