@@ -51,9 +51,9 @@ func (g *Gateway) batch(c *fiber.Ctx) error {
 	if _, err := answerAs(c, mediaJSON); err != nil {
 		return err
 	}
-	return g.admitted(c, func(ctx context.Context, body []byte) error {
+	return g.admitted(c, func(ctx context.Context, body *body) error {
 		t := traceOf(c)
-		batch, mode, err := g.parseBatch(ctx, t, m, body)
+		batch, mode, err := g.parseBatch(ctx, t, m, body.B)
 		if err != nil {
 			return err
 		}

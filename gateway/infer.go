@@ -11,6 +11,10 @@ import (
 	"histogate/tritonclient"
 )
 
+// keptBytes is how much of a request may be kept when its body is let go of: bodies are
+// counted, what is kept is not.
+const keptBytes = 4 << 10
+
 // choose tells which model and mode a request is for.
 type choose func(*prep.Request) (*model, prep.Mode, error)
 
@@ -24,14 +28,17 @@ func (g *Gateway) infer(c *fiber.Ctx, choose choose) error {
 	if err != nil {
 		return err
 	}
-	return g.admitted(c, func(ctx context.Context, body []byte) error {
+	return g.admitted(c, func(ctx context.Context, body *body) error {
 		t := traceOf(c)
-		job, err := g.prepare(ctx, t, parserOf(c, media, body), choose)
+		job, err := g.prepare(ctx, t, parserOf(c, media, body.B), choose)
 		if err != nil {
 			return err
 		}
 		if job.mode == metadataMode {
 			return job.model.writeMetadata(c) // always JSON
+		}
+		if job.request.Detach(keptBytes) {
+			body.release() // for others, while this one waits
 		}
 		answer, err := g.forward(ctx, t, job, presence(c))
 		if err != nil {
@@ -45,8 +52,8 @@ func (g *Gateway) infer(c *fiber.Ctx, choose choose) error {
 }
 
 // admitted reads the body of a request and serves it, within the bounds on what is
-// taken on. The body is there until serve returns.
-func (g *Gateway) admitted(c *fiber.Ctx, serve func(ctx context.Context, body []byte) error) error {
+// taken on. The body is there until serve returns or releases it.
+func (g *Gateway) admitted(c *fiber.Ctx, serve func(ctx context.Context, body *body) error) error {
 	t := traceOf(c)
 	ctx, cancel := context.WithDeadline(g.pending, t.start.Add(g.cfg.RequestTimeout))
 	defer cancel()
@@ -61,7 +68,7 @@ func (g *Gateway) admitted(c *fiber.Ctx, serve func(ctx context.Context, body []
 		return err
 	}
 	defer g.admission.leave(1)
-	return serve(ctx, body.B)
+	return serve(ctx, body)
 }
 
 // job is a request that has passed stage 1.
