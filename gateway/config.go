@@ -41,6 +41,7 @@ type Config struct {
 	TritonAddress      string        // host:port of the gRPC endpoint of a Triton that something else runs
 	SafePorts          portRange     // where the child's ports are
 	TritonStartTimeout time.Duration // from the start of a child until it must be live
+	TensorTransport    string        // how inputs get to Triton: transportAuto or transportRaw
 
 	RequestTimeout    time.Duration // from a request's headers to its answer
 	MaxInFlight       int           // requests admitted at once
@@ -56,6 +57,12 @@ type Config struct {
 
 	LogLevel slog.Level
 }
+
+// How inputs get to Triton.
+const (
+	transportAuto = "auto" // through shared memory where Triton can open it, else raw
+	transportRaw  = "raw"  // in the message
+)
 
 // The bounds of package prep on a spec's batching.
 const (
@@ -136,6 +143,13 @@ func settings() []setting {
 			return nil
 		}},
 		{"TRITON_START_TIMEOUT", "how long the child may take until it is live", "60s", duration(func(c *Config) *time.Duration { return &c.TritonStartTimeout })},
+		{"TENSOR_TRANSPORT", "how inputs get to Triton: auto is through shared memory where Triton can open it, else in messages; raw is in messages", transportAuto, func(c *Config, value string) error {
+			if value != transportAuto && value != transportRaw {
+				return errors.New("must be auto or raw")
+			}
+			c.TensorTransport = value
+			return nil
+		}},
 		{"REQUEST_TIMEOUT", "how long a request may take from its headers to its answer", "25s", duration(func(c *Config) *time.Duration { return &c.RequestTimeout })},
 		{"MAX_IN_FLIGHT", "requests admitted at once", "1024", atLeast(1, func(c *Config) *int { return &c.MaxInFlight })},
 		{"MAX_IN_FLIGHT_BYTES", "size of the request bodies that are held at once", "536870912", atLeast(1, func(c *Config) *int { return &c.MaxInFlightBytes })},

@@ -68,10 +68,13 @@ func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
 	g.bodies = &bodies{limit: cfg.MaxBodyBytes, admission: g.admission}
 	g.metrics = newMetrics(func() float64 { return float64(len(g.admission.inFlight)) })
 	g.pending, g.cancelPending = context.WithCancel(context.Background())
-	var options tritonclient.Options
+	options := tritonclient.Options{Log: log, SharedMemory: 0o666}
 	if cfg.TritonServer != "" {
 		g.child = &child{cfg: cfg, log: log, started: g.metrics.starts.Inc}
-		options.Dial = g.child.dial
+		options.Dial, options.SharedMemory = g.child.dial, 0o600
+	}
+	if cfg.TensorTransport == transportRaw {
+		options.SharedMemory = 0
 	}
 	if g.triton, err = tritonclient.New(cfg.TritonAddress, options); err != nil {
 		return nil, fmt.Errorf("TRITON_ADDRESS: %w", err)

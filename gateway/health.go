@@ -266,6 +266,9 @@ func (h *health) bringUp(ctx context.Context) error {
 	); err != nil {
 		return err
 	}
+	h.triton.ShareMemory(ctx, tritonclient.SharedInputs{
+		Model: name, Inputs: h.model.inputs, Requests: places(h.model.config), Settle: 3 * h.model.spec.Batching.ExecuteLimit(),
+	})
 	if err := h.canary(ctx); err != nil && isIll(kindOf(err)) {
 		return err // else it is busy, so it works
 	}

@@ -2,6 +2,7 @@ package faults
 
 import (
 	"net/http"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -29,13 +30,17 @@ func TestBackendProcessKilled(t *testing.T) {
 }
 
 // A Triton that is killed under load costs what was inside it, and is started
-// again; requests wait meanwhile.
+// again; requests wait meanwhile. The new one is given the same shared memory.
 func TestTritonKilled(t *testing.T) {
-	s, want := start(t, stack.Options{})
+	s, want := start(t, stack.Options{Env: []string{"TENSOR_TRANSPORT=auto"}})
 	l := startLoad(s, callers, want)
 	time.Sleep(time.Second)
+	before := s.Segments()
 	kill(t, s.TritonPID(), syscall.SIGKILL)
 	holdThroughDeath(t, s, l, 20*time.Second)
+	if after := s.Segments(); len(before) != 1 || !slices.Equal(before, after) {
+		t.Errorf("the new Triton has mapped %v, the one before it %v", after, before)
+	}
 }
 
 // holdThroughDeath checks what is promised when a process has just died: /ping tells
