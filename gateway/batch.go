@@ -26,9 +26,18 @@ import (
 
 // outcome is what became of one tile of a call.
 type outcome struct {
-	job     *job
-	outputs []tritonclient.Tensor
-	err     error // of stage 1, the tile's own
+	job    *job
+	answer *tritonclient.Answer
+	err    error // of stage 1, the tile's own
+}
+
+// release gives the memory of all answers back.
+func release(outcomes []outcome) {
+	for _, o := range outcomes {
+		if o.answer != nil {
+			o.answer.Release()
+		}
+	}
 }
 
 // batch serves the calls of many tiles.
@@ -43,9 +52,9 @@ func (g *Gateway) batch(c *fiber.Ctx) error {
 	if _, err := answerAs(c, mediaJSON); err != nil {
 		return err
 	}
-	return g.admitted(c, func(ctx context.Context, body []byte) error {
+	return g.admitted(c, func(ctx context.Context, body *body) error {
 		t := traceOf(c)
-		batch, mode, err := g.parseBatch(ctx, t, m, body)
+		batch, mode, err := g.parseBatch(ctx, t, m, body.B)
 		if err != nil {
 			return err
 		}
@@ -60,6 +69,7 @@ func (g *Gateway) batch(c *fiber.Ctx) error {
 		if err != nil {
 			return err
 		}
+		defer release(outcomes)
 		err = writeBatch(c, outcomes)
 		t.end(stageReply)
 		return err
@@ -143,7 +153,7 @@ func (g *Gateway) runTiles(ctx context.Context, t *trace, m *model, mode prep.Mo
 				return nil
 			}
 			if err == nil {
-				o.outputs, err = g.forward(ctx, &traces[i], o.job, present)
+				o.answer, err = g.forward(ctx, &traces[i], o.job, present)
 			}
 			return err
 		})
@@ -218,7 +228,7 @@ func appendBatch(body []byte, outcomes []outcome) (_ []byte, err error) {
 			body = appendTileFailure(body, classify(o.err))
 			continue
 		}
-		if body, err = appendAnswer(body, o.job, o.outputs); err != nil {
+		if body, err = appendAnswer(body, o.job, o.answer.Outputs); err != nil {
 			return body, err
 		}
 	}
@@ -280,12 +290,16 @@ func (g *Gateway) forwardTiles(ctx context.Context, t *trace, model string, mode
 	if err != nil {
 		return nil, err
 	}
+	defer release(outcomes)
 	results := make([]Result, len(outcomes))
 	for i, o := range outcomes {
 		results[i].Err = o.err
-		for k := range o.outputs {
+		if o.err != nil {
+			continue
+		}
+		for k, output := range o.answer.Outputs {
 			into := [...]*[]float32{&results[i].Output, &results[i].Embedding}[k]
-			*into = floats(o.outputs[k].Data)
+			*into = floats(output.Data)
 		}
 	}
 	return results, nil

@@ -31,9 +31,14 @@ type body struct {
 	reserved int
 }
 
+// release gives the memory back. It may be called again.
 func (b *body) release() {
+	if b.ByteBuffer == nil {
+		return
+	}
 	b.owner.pool.Put(b.ByteBuffer)
 	b.owner.admission.release(b.reserved)
+	b.ByteBuffer = nil
 }
 
 // read reads the whole body of the request.

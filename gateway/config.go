@@ -47,6 +47,7 @@ type Config struct {
 	TritonStartTimeout time.Duration // from the start of a child until it must be live
 	TritonRestartLimit int           // of a child, within ten minutes
 	ModelLoadTimeout   time.Duration // of a model, and again of its first batches
+	TensorTransport    string        // how inputs get to Triton: transportAuto or transportRaw
 
 	RequestTimeout    time.Duration // from a request's headers to its answer
 	MaxInFlight       int           // requests admitted at once
@@ -68,6 +69,12 @@ type Config struct {
 
 // mostWorkers is above the CPUs of any machine: each worker holds an image in memory.
 const mostWorkers = 4096
+
+// How inputs get to Triton.
+const (
+	transportAuto = "auto" // through shared memory where Triton can open it, else raw
+	transportRaw  = "raw"  // in the message
+)
 
 // setting is one thing an operator can set, by an environment variable or by
 // the flag of the same name in lower case with dashes.
@@ -148,6 +155,13 @@ func settings() []setting {
 		{"TRITON_START_TIMEOUT", "how long the child may take until it is live", "60s", duration(func(c *Config) *time.Duration { return &c.TritonStartTimeout })},
 		{"TRITON_RESTART_LIMIT", "how often within ten minutes a child that ended is started again before the gateway ends too, with exit status 1", "10", atLeast(0, func(c *Config) *int { return &c.TritonRestartLimit })},
 		{"MODEL_LOAD_TIMEOUT", "how long a model may take to load, and again to answer its first batches", "5m", duration(func(c *Config) *time.Duration { return &c.ModelLoadTimeout })},
+		{"TENSOR_TRANSPORT", "how inputs get to Triton: auto is through shared memory where Triton can open it, else in messages; raw is in messages", transportAuto, func(c *Config, value string) error {
+			if value != transportAuto && value != transportRaw {
+				return errors.New("must be auto or raw")
+			}
+			c.TensorTransport = value
+			return nil
+		}},
 		{"REQUEST_TIMEOUT", "how long a request may take from its headers to its answer", "25s", duration(func(c *Config) *time.Duration { return &c.RequestTimeout })},
 		{"MAX_IN_FLIGHT", "requests admitted at once", "1024", atLeast(1, func(c *Config) *int { return &c.MaxInFlight })},
 		{"MAX_IN_FLIGHT_BYTES", "size of the request bodies that are held at once", "536870912", atLeast(1, func(c *Config) *int { return &c.MaxInFlightBytes })},

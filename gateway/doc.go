@@ -12,12 +12,13 @@
 //  3. infer, the one path of every inference, looks at the headers, reads its body
 //     and admits the request or refuses it as busy. (infer.go, media.go, body.go,
 //     admission.go) The tiles of a batch take the rest of it side by side. (batch.go)
-//  4. It waits for a CPU slot and does stage 1 in it: parse, decode, normalise.
-//     A failure here is the request's own: a 400. (package prep)
+//  4. It waits for a CPU slot and does stage 1 in it: parse and decode. A failure
+//     here is the request's own: a 400. Its body is let go of. (package prep)
 //  5. It waits in the model's window for a place inside Triton, and longer while
 //     the model or Triton is being brought back. (window.go)
-//  6. It sends the tensors to Triton, which batches them with those of others.
-//     A failure here is everybody's in that batch: a 503. (package tritonclient)
+//  6. It writes the tensors, normalised, to where Triton reads them, which batches
+//     them with those of others. A failure here is everybody's in that batch: a 503.
+//     (package tritonclient)
 //  7. It writes the answer. (reply.go)
 //
 // An error from any depth ends in fail, which classifies it, logs it, counts it

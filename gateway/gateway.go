@@ -95,10 +95,17 @@ func New(ctx context.Context, cfg *Config, log *slog.Logger) (_ *Gateway, err er
 	g.metrics = newMetrics(func() float64 { return float64(len(g.admission.inFlight)) })
 	g.pending, g.cancelPending = context.WithCancel(context.Background())
 	g.stopping, g.stop = context.WithCancel(context.Background())
-	options := tritonclient.Options{MaxReceiveBytes: warmUpBytes + megabyte} // with what is said of the tensors
+	options := tritonclient.Options{
+		MaxReceiveBytes: warmUpBytes + megabyte, // with what is said of the tensors
+		SharedMemory:    0o666,
+		Log:             log,
+	}
 	if cfg.TritonServer != "" {
 		g.child = &child{cfg: cfg, log: log, metrics: g.metrics}
-		options.Dial = g.child.dial
+		options.Dial, options.SharedMemory = g.child.dial, 0o600
+	}
+	if cfg.TensorTransport == transportRaw {
+		options.SharedMemory = 0
 	}
 	if g.triton, err = tritonclient.New(cfg.TritonAddress, options); err != nil {
 		return nil, fmt.Errorf("TRITON_ADDRESS: %w", err)

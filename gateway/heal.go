@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -180,9 +179,12 @@ func (h *health) bringUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := h.checkContract(ctx); err != nil {
+	places, err := h.checkContract(ctx)
+	if err != nil {
 		return err
 	}
+	h.model.window.resize(places)
+	h.shareMemory(ctx, places)
 	l := h.life.Load()
 	limit, batches := h.model.spec.Batching.ExecuteLimit(), []int{1}
 	if !l.warm {
@@ -231,30 +233,42 @@ func (h *health) load(ctx context.Context) (time.Duration, error) {
 	return took, nil
 }
 
-// checkContract holds what Triton says of the loaded model against the spec.
-func (h *health) checkContract(ctx context.Context) error {
+// checkContract holds what Triton says of the loaded model against the spec, and
+// returns how many requests are inside at once: only Triton knows how many GPUs there
+// are.
+func (h *health) checkContract(ctx context.Context) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
 	metadata, err := h.triton.ModelMetadata(ctx, h.model.spec.Name)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	config, err := h.triton.ModelConfig(ctx, h.model.spec.Name)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if err := errors.Join(
 		checkMetadata(h.model.spec, metadata),
 		checkConfig(h.model.spec, config, "Triton's configuration of the model"),
 	); err != nil {
-		return err
+		return 0, err
 	}
-	h.model.window.resize(places(config)) // only Triton knows how many GPUs there are
 	server, err := h.triton.ServerMetadata(ctx)
-	if err == nil {
-		h.metrics.connected(server.Version)
+	if err != nil {
+		return 0, err
 	}
-	return err
+	h.metrics.connected(server.Version)
+	return places(config), nil
+}
+
+// shareMemory has a request's inputs go through shared memory, where that works. A
+// batch that is given up can be read for as long as three take (see infer).
+func (h *health) shareMemory(ctx context.Context, places int) {
+	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
+	defer cancel()
+	h.triton.ShareMemory(ctx, tritonclient.SharedInputs{
+		Model: h.model.spec.Name, Inputs: h.model.inputs(1), Requests: places, Settle: 3 * h.model.spec.Batching.ExecuteLimit(),
+	})
 }
 
 // watch returns when the model does not answer a probe, or its process has ended. It
@@ -303,20 +317,20 @@ func (h *health) watch(ctx context.Context) error {
 	}
 }
 
-// canary runs one inference on rows of zeros, and of the model's constants, for every output of the model. One that
-// is not answered within the limit, with nothing else in its way, hangs.
+// canary runs one inference on rows of zeros, and of the model's constants, for every
+// output of the model. One that is not answered within the limit, with nothing else in
+// its way, hangs.
 func (h *health) canary(ctx context.Context, l *life, rows int, limit time.Duration) error {
 	probe, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	sample := make([][]byte, len(h.model.spec.Inputs))
-	for i, in := range h.model.spec.Inputs {
-		sample[i] = bytes.Repeat(in.Blank(), rows)
-	}
 	var roles []prep.Role
 	for _, out := range h.model.spec.Outputs {
 		roles = append(roles, out.Role)
 	}
-	_, err := h.forward(probe, l, canaryID, sample, rows, roles)
+	answer, err := h.forward(probe, l, canaryID, h.model.writeBlank, rows, roles)
+	if err == nil {
+		answer.Release()
+	}
 	switch {
 	case ctx.Err() != nil: // nobody wants to know any more
 		return ctx.Err()

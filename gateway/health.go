@@ -87,27 +87,28 @@ func (h *health) up() {
 // infer runs an inference of a caller's and learns from how it ends. What the window
 // lets inside is two batches, so the longest that a request can be there is those and
 // its own; a model can lose a request and go on with others.
-func (h *health) infer(ctx context.Context, id string, sample [][]byte, roles []prep.Role) ([]tritonclient.Tensor, error) {
+func (h *health) infer(ctx context.Context, id string, write func(i int, dst []byte), roles []prep.Role) (*tritonclient.Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*h.model.spec.Batching.ExecuteLimit())
 	defer cancel()
 	l := h.life.Load()
-	outputs, err := h.forward(ctx, l, id, sample, 1, roles)
+	answer, err := h.forward(ctx, l, id, write, 1, roles)
 	h.observe(l, err)
-	return outputs, err
+	return answer, err
 }
 
 // errNotFinite is an answer that holds something that is no number. It can be the
 // doing of one row of a batch.
 var errNotFinite = errors.New("the model's answer is not finite")
 
-// forward runs the model on a number of rows and makes of what it gives what clients
-// are given.
-func (h *health) forward(ctx context.Context, l *life, id string, sample [][]byte, rows int, roles []prep.Role) ([]tritonclient.Tensor, error) {
+// forward runs the model on a number of rows, whose inputs write writes, and makes of
+// what it gives what clients are given.
+func (h *health) forward(ctx context.Context, l *life, id string, write func(i int, dst []byte), rows int, roles []prep.Role) (*tritonclient.Answer, error) {
 	l.pulse.entered()
-	outputs, err := h.triton.Infer(ctx, &tritonclient.InferRequest{
+	answer, err := h.triton.Infer(ctx, &tritonclient.InferRequest{
 		Model:   h.model.spec.Name,
 		ID:      id,
-		Inputs:  h.model.inputs(sample, rows),
+		Inputs:  h.model.inputs(rows),
+		Write:   write,
 		Outputs: h.model.outputs(roles, rows),
 	})
 	l.pulse.left(ctx.Err() == nil)
@@ -116,15 +117,17 @@ func (h *health) forward(ctx context.Context, l *life, id string, sample [][]byt
 	}
 	for i, role := range roles {
 		output, _ := h.model.spec.Output(role) // a checked spec has it
-		size := len(outputs[i].Data) / rows
+		data := answer.Outputs[i].Data
+		size := len(data) / rows
 		for row := range rows {
-			if err := output.Transform(outputs[i].Data[row*size : (row+1)*size]); err != nil {
+			if err := output.Transform(data[row*size : (row+1)*size]); err != nil {
+				answer.Release()
 				return nil, fmt.Errorf("%w: %w", errNotFinite,
 					&tritonclient.Error{Op: "ModelInfer", Model: h.model.spec.Name, Kind: tritonclient.BadOutput, Sent: true, Detail: err.Error()})
 			}
 		}
 	}
-	return outputs, nil
+	return answer, nil
 }
 
 // observe is told how each inference of a caller's ended.

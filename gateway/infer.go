@@ -11,6 +11,10 @@ import (
 	"histogate/tritonclient"
 )
 
+// keptBytes is how much of a request may be kept when its body is let go of: bodies are
+// counted, what is kept is not.
+const keptBytes = 4 << 10
+
 // choose tells which model and mode a request is for.
 type choose func(*prep.Request) (*model, prep.Mode, error)
 
@@ -24,28 +28,32 @@ func (g *Gateway) infer(c *fiber.Ctx, choose choose) error {
 	if err != nil {
 		return err
 	}
-	return g.admitted(c, func(ctx context.Context, body []byte) error {
+	return g.admitted(c, func(ctx context.Context, body *body) error {
 		t := traceOf(c)
-		job, err := g.prepare(ctx, t, parserOf(c, media, body), choose)
+		job, err := g.prepare(ctx, t, parserOf(c, media, body.B), choose)
 		if err != nil {
 			return err
 		}
 		if job.mode == metadataMode {
 			return job.model.writeMetadata(c) // always JSON
 		}
-		outputs, err := g.forward(ctx, t, job, presence(c))
+		if job.request.Detach(keptBytes) {
+			body.release() // for others, while this one waits
+		}
+		answer, err := g.forward(ctx, t, job, presence(c))
 		if err != nil {
 			return err
 		}
-		err = writeAnswer(c, as, job, outputs)
+		defer answer.Release()
+		err = writeAnswer(c, as, job, answer.Outputs)
 		t.end(stageReply)
 		return err
 	})
 }
 
 // admitted reads the body of a request and serves it, within the bounds on what is
-// taken on. The body is there until serve returns.
-func (g *Gateway) admitted(c *fiber.Ctx, serve func(ctx context.Context, body []byte) error) error {
+// taken on. The body is there until serve returns or releases it.
+func (g *Gateway) admitted(c *fiber.Ctx, serve func(ctx context.Context, body *body) error) error {
 	t := traceOf(c)
 	ctx, cancel := context.WithDeadline(g.pending, t.start.Add(g.cfg.RequestTimeout))
 	defer cancel()
@@ -60,7 +68,7 @@ func (g *Gateway) admitted(c *fiber.Ctx, serve func(ctx context.Context, body []
 		return err
 	}
 	defer g.admission.leave(1)
-	return serve(ctx, body.B)
+	return serve(ctx, body)
 }
 
 // job is a request that has passed stage 1.
@@ -102,23 +110,23 @@ func (g *Gateway) prepare(ctx context.Context, t *trace, parse func() (*prep.Req
 	return j, err
 }
 
-// forward is stage 2: what it fails with is not the caller's doing. It returns
+// forward is stage 2: what it fails with is not the caller's doing. Its answer has
 // the outputs of the mode's roles, in their order, as clients are given them.
-func (g *Gateway) forward(ctx context.Context, t *trace, j *job, present func() bool) ([]tritonclient.Tensor, error) {
-	// Infer has let go of the tensors when it returns, however it returns.
+func (g *Gateway) forward(ctx context.Context, t *trace, j *job, present func() bool) (*tritonclient.Answer, error) {
+	// Nothing is written by the sample once Infer has returned, however it returns.
 	defer j.sample.Release()
 	for {
-		outputs, err := g.attempt(ctx, t, j, present)
+		answer, err := g.attempt(ctx, t, j, present)
 		// What was never sent, because the connection was lost just then, cannot be
 		// what broke Triton: it waits again. Nothing else is tried twice.
 		if failure, ok := errors.AsType[*tritonclient.Error](err); !ok || failure.Sent || failure.Kind != tritonclient.Unavailable {
-			return outputs, err
+			return answer, err
 		}
 	}
 }
 
 // attempt waits for a place inside Triton and runs the model.
-func (g *Gateway) attempt(ctx context.Context, t *trace, j *job, present func() bool) ([]tritonclient.Tensor, error) {
+func (g *Gateway) attempt(ctx context.Context, t *trace, j *job, present func() bool) (*tritonclient.Answer, error) {
 	m := j.model
 	if trouble := m.health.trouble.Load(); trouble != nil && trouble.lasting {
 		return nil, m.unavailable(trouble)
@@ -133,10 +141,10 @@ func (g *Gateway) attempt(ctx context.Context, t *trace, j *job, present func() 
 	}
 	defer m.window.leave()
 	defer t.end(stageTriton)
-	outputs, err := m.health.infer(ctx, t.id, j.sample.Tensors, j.mode.Roles())
+	answer, err := m.health.infer(ctx, t.id, j.sample.Write, j.mode.Roles())
 	switch {
 	case err == nil:
-		return outputs, nil
+		return answer, nil
 	case errors.Is(ctx.Err(), context.Canceled): // by the drain, not by Triton
 		return nil, ctx.Err()
 	default:

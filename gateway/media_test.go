@@ -238,3 +238,36 @@ func TestFloats(t *testing.T) {
 		t.Error("a failure has a shape")
 	}
 }
+
+// While a request is inside Triton its body's memory is others', unless its answer
+// repeats too much of it; its answer is its own all the same.
+func TestBodyIsLetGoOf(t *testing.T) {
+	r := run(t, nil)
+	limit := int64(r.cfg.MaxInFlightBytes)
+	entered, leave := make(chan int64), make(chan struct{})
+	r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
+		entered <- limit - r.admission.bytes.Load()
+		<-leave
+		return tritontest.Zeros(r.models.list[0].config, q), nil
+	})
+	for _, name := range []string{"first", strings.Repeat("long", keptBytes)} {
+		tile := strings.Replace(goodTile, `"S1"`, `"`+name+`"`, 1)
+		answers := make(chan answered)
+		go func() { answers <- r.post(t, "/invocations", tile) }()
+		held, want := <-entered, int64(0)
+		if len(name) > keptBytes {
+			want = int64(len(tile))
+		}
+		if held != want {
+			t.Errorf("%d bytes of bodies are held, want %d", held, want)
+		}
+		// Others use the memory meanwhile.
+		for range 3 {
+			r.post(t, "/invocations", strings.Repeat("x", len(tile)))
+		}
+		leave <- struct{}{}
+		if a := <-answers; a.status != http.StatusOK || !strings.Contains(a.raw, `"slide_name":"`+name+`","x":1,"y":2,"width":8`) {
+			t.Errorf("status %d: %.200s", a.status, a.raw)
+		}
+	}
+}

@@ -126,13 +126,17 @@ func (s *models) find(name string) (*model, error) {
 	return nil, unknownModel(name, s.names)
 }
 
-// inputs are the tensors of a batch, whose rows lie one after the other.
-func (m *model) inputs(data [][]byte, rows int) []tritonclient.Tensor {
-	tensors := make([]tritonclient.Tensor, len(m.spec.Inputs))
+// writeBlank writes the i-th input of as many samples as dst takes, for which nothing
+// was sent.
+func (m *model) writeBlank(i int, dst []byte) { m.spec.Inputs[i].WriteBlank(dst) }
+
+// inputs are the tensors of a batch.
+func (m *model) inputs(rows int) []tritonclient.TensorSpec {
+	specs := make([]tritonclient.TensorSpec, len(m.spec.Inputs))
 	for i, in := range m.spec.Inputs {
-		tensors[i] = tritonclient.Tensor{Name: in.Name, Datatype: datatype(in.DType), Shape: batchShape(rows, in.Shape), Data: data[i]}
+		specs[i] = tritonclient.TensorSpec{Name: in.Name, Datatype: datatype(in.DType), Shape: batchShape(rows, in.Shape)}
 	}
-	return tensors
+	return specs
 }
 
 // outputs are the tensors that the roles stand for, in their order.

@@ -35,11 +35,13 @@ func TestAllocations(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := NewPreparer(testSpec())
 			body := tileBody(c.image, "S1", 7)
+			tensor := make([]byte, testSpec().Inputs[0].Bytes())
 			run := func() {
 				sample, err := p.Prepare(parse(t, body))
 				if err != nil {
 					t.Fatal(err)
 				}
+				sample.Write(0, tensor)
 				sample.Release()
 			}
 			run()

@@ -87,7 +87,7 @@ func BenchmarkPrepare(b *testing.B) {
 		b.Run(string(dtype), func(b *testing.B) {
 			spec := testSpec()
 			spec.Inputs[0].DType = dtype
-			p := NewPreparer(spec)
+			p, tensor := NewPreparer(spec), make([]byte, spec.Inputs[0].Bytes())
 			b.SetBytes(int64(len(body)))
 			b.ReportAllocs()
 			for b.Loop() {
@@ -99,6 +99,7 @@ func BenchmarkPrepare(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
+				sample.Write(0, tensor)
 				sample.Release()
 			}
 		})

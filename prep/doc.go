@@ -11,8 +11,9 @@
 //  1. [ParseRequest] checks the JSON document and its fields, copying nothing.
 //     [RawRequest] takes an image by itself instead, [ParseBatch] many tiles.
 //  2. [Preparer.Prepare] decodes the base64 text, has package raster decode the
-//     image straight into the tile tensor, and transforms the bulk RNA.
-//  3. The caller sends [Sample.Tensors] to the model and gives the sample back.
+//     image to bytes, and transforms the bulk RNA.
+//  3. [Sample.Write] writes the tensors, once, into the memory that they are sent
+//     from, normalised by a table. The caller gives the sample back.
 //  4. [Output.Transform] turns what the model gave into what clients expect, and
 //     [Output.AppendJSON] writes it; its bytes are the answer in binary.
 //

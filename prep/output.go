@@ -38,32 +38,38 @@ func (o Output) Transform(data []byte) error {
 			})
 		case Round:
 			each(data, func(v float32) float32 { return float32(math.RoundToEven(float64(v))) })
-		case Mask:
-			if err := o.checkFinite(data); err != nil {
-				return err
-			}
-			maskLogits(data)
-			return nil // nothing follows a mask, and 0 and 1 are finite
+		case Mask: // nothing follows it, and 0 and 1 are finite
+			return o.checkFinite(data, maskLogits(data))
 		}
 	}
-	return o.checkFinite(data)
+	return o.checkFinite(data, 0)
 }
 
-// maskLogits makes finite logits 1 above the threshold and else 0. It has no
-// branch, for at the edges of a tissue none can be predicted.
-func maskLogits(data []byte) {
+// maskLogits makes logits 1 above the threshold and else 0, up to the first that is not
+// finite, and tells how many bytes it did. What it decides has no branch, for at the
+// edges of a tissue none can be predicted.
+func maskLogits(data []byte) int {
 	// Floats of which one is positive are in the order of their bits as signed
 	// integers: the difference is negative above the threshold.
 	const one, threshold = 0x3f800000, int64(maskThreshold)
-	for ; len(data) >= 8; data = data[8:] {
-		pair := int64(binary.LittleEndian.Uint64(data))
-		first, second := uint64(threshold-int64(int32(pair)))>>63, uint64(threshold-pair>>32)>>63
-		binary.LittleEndian.PutUint64(data, (second<<32|first)*one)
+	i := 0
+	for ; i+8 <= len(data); i += 8 {
+		pair := binary.LittleEndian.Uint64(data[i:])
+		if !finitePair(pair) {
+			return i
+		}
+		first, second := uint64(threshold-int64(int32(pair)))>>63, uint64(threshold-int64(pair)>>32)>>63
+		binary.LittleEndian.PutUint64(data[i:], (second<<32|first)*one)
 	}
-	if len(data) >= 4 {
-		last := int64(int32(binary.LittleEndian.Uint32(data)))
-		binary.LittleEndian.PutUint32(data, uint32(uint64(threshold-last)>>63*one))
+	if i+4 <= len(data) {
+		last := binary.LittleEndian.Uint32(data[i:])
+		if !finitePair(uint64(last)) {
+			return i
+		}
+		binary.LittleEndian.PutUint32(data[i:], uint32(uint64(threshold-int64(int32(last)))>>63*one))
+		i += 4
 	}
+	return i
 }
 
 // AppendJSON appends transformed values as the inside of a JSON array, in the
@@ -109,21 +115,25 @@ func appendMask(dst, data []byte) []byte {
 	return dst[:start+size-1]
 }
 
-func (o Output) checkFinite(data []byte) error {
-	const exponent, one = 0x7f800000, 0x00800000 // all ones in what is not finite
-	i := 0
-	for ; i+8 <= len(data); i += 8 { // two at once: the sum carries into the sign's place
-		pair := binary.LittleEndian.Uint64(data[i:])
-		if (pair&(exponent<<32|exponent)+(one<<32|one))&(1<<63|1<<31) != 0 {
-			break
-		}
+// checkFinite looks at the values from a byte on.
+func (o Output) checkFinite(data []byte, from int) error {
+	i := from
+	for i+8 <= len(data) && finitePair(binary.LittleEndian.Uint64(data[i:])) {
+		i += 8
 	}
 	for ; i+4 <= len(data); i += 4 {
-		if bits := binary.LittleEndian.Uint32(data[i:]); bits&exponent == exponent {
+		if bits := binary.LittleEndian.Uint32(data[i:]); !finitePair(uint64(bits)) {
 			return fmt.Errorf("output %s: value %d is %v", o.Name, i/4, math.Float32frombits(bits))
 		}
 	}
 	return nil
+}
+
+// finitePair tells whether both of two float32 values are finite: an exponent that is
+// all ones is not, and one more carries into the sign's place.
+func finitePair(pair uint64) bool {
+	const exponent, one, sign = 0x7f800000, 0x00800000, 1 << 31
+	return (pair&(exponent<<32|exponent)+(one<<32|one))&(sign<<32|sign) == 0
 }
 
 // each replaces every little-endian float32 value.

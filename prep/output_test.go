@@ -33,6 +33,7 @@ func TestOutputTransforms(t *testing.T) {
 		{"mask", mask, []float32{0, -3, 3, 1e-8, 0x1p-24, 0x1.8p-24, 0x1.800002p-24, 1.2e-7, 1e-6, 1000, -1000, -1e-6}, "0,0,1,0,0,0,1,1,1,1,0,0"},
 		{"mask of an odd number", mask, []float32{0x1.8p-24, -1, 0x1.800002p-24}, "0,0,1"},
 		{"mask of NaN", mask, []float32{1, 2, nan}, "output logits: value 2 is NaN"},
+		{"mask of infinity among others", mask, []float32{1, 2, 3, -inf, nan, 6}, "output logits: value 3 is -Inf"},
 		{"mask of infinity", mask, []float32{inf}, "output logits: value 0 is +Inf"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -13,28 +13,39 @@ type Preparer struct {
 	table   *raster.Table
 	formats []raster.Format
 	bulkRNA *bulkRNAPreparer // nil for a model without
-	// constants are the tensors of inputs that are the same for every request, nil for
-	// the others.
-	constants [][]byte
-	samples   sync.Pool // of *Sample
-	images    sync.Pool // of *[]byte: encoded images
+	samples sync.Pool        // of *Sample
+	images  sync.Pool        // of *[]byte: encoded images
 }
 
-// Sample is the tensors of one request. It comes from a pool.
-//
-// Whoever holds it may read its tensors until it calls Release, once. A sample
-// whose tensors may still be read by someone else, such as a transport that has
-// not let go of them, must not be released: it is dropped, and the garbage
-// collector takes it when the last reader is gone.
+// Sample is the tensors of one request, in as little memory as they can be made
+// of: many wait at once, and a tile of bytes is a quarter of one of floats. It
+// comes from a pool and is its holder's until Release.
 type Sample struct {
-	// Tensors has one entry for each of the spec's inputs, in their order:
-	// row-major, little-endian, without a batch dimension.
-	Tensors [][]byte
 	owner   *Preparer
+	rgb     []byte // the tile, three bytes a pixel
+	bulkRNA []byte // after its transforms; shared and immutable; nil for zeros
 }
 
-// Release gives the sample's memory back.
-func (s *Sample) Release() { s.owner.samples.Put(s) }
+// Write writes the tensor of the spec's i-th input to dst, which has its
+// [Input.Bytes]: row-major, little-endian, without a batch dimension.
+func (s *Sample) Write(i int, dst []byte) {
+	switch in := &s.owner.spec.Inputs[i]; {
+	case in.Source == TileSource && in.DType == Float16:
+		s.owner.table.Write(dst, raster.Float16, s.rgb)
+	case in.Source == TileSource:
+		s.owner.table.Write(dst, raster.Float32, s.rgb)
+	case in.Source == BulkRNASource && s.bulkRNA != nil:
+		copy(dst, s.bulkRNA)
+	default:
+		in.WriteBlank(dst)
+	}
+}
+
+// Release gives the sample's memory back. It is called once, by its holder.
+func (s *Sample) Release() {
+	s.bulkRNA = nil
+	s.owner.samples.Put(s)
+}
 
 // Option changes a preparer from what it is by default.
 type Option func(*options)
@@ -83,24 +94,13 @@ func NewPreparer(spec *Spec, with ...Option) *Preparer {
 		cache := newVectorCache(chosen.cacheEntries, chosen.cacheBytes)
 		p.bulkRNA = newBulkRNAPreparer(spec, spec.Inputs[i], cache)
 	}
-	p.constants = make([][]byte, len(spec.Inputs))
-	for i, in := range spec.Inputs {
-		if in.Source == ConstantSource {
-			p.constants[i] = in.Blank()
-		}
-	}
-	p.samples.New = func() any {
-		s := &Sample{owner: p}
-		for _, in := range spec.Inputs {
-			s.Tensors = append(s.Tensors, make([]byte, Elements(in.Shape)*in.DType.Size()))
-		}
-		return s
-	}
+	p.samples.New = func() any { return &Sample{owner: p, rgb: make([]byte, 3*spec.Tile.Width*spec.Tile.Height)} }
 	p.images.New = func() any { return new([]byte) }
 	return p
 }
 
-// Prepare checks the request's fields and makes the model's inputs of it. Its
+// Prepare checks the request's fields and makes the model's inputs of it, but for
+// what is left to [Sample.Write] and cannot fail. Its
 // error is an [*Error] that belongs to this request alone; that is so even when
 // the code for it panics, with the stack in the error.
 func (p *Preparer) Prepare(r *Request) (sample *Sample, err error) {
@@ -126,20 +126,15 @@ func (p *Preparer) Prepare(r *Request) (sample *Sample, err error) {
 		}
 		*image = data
 	}
-	for i, in := range p.spec.Inputs {
-		var failure *Error
-		switch in.Source {
-		case TileSource:
-			failure = p.tile(sample.Tensors[i], in.DType, data)
-			if failure != nil && r.isRaw {
-				failure.Field = "body" // where the caller has put it
-			}
-		case BulkRNASource:
-			failure = p.bulkRNA.prepare(sample.Tensors[i], r.fields[bulkRNA])
-		case ConstantSource:
-			copy(sample.Tensors[i], p.constants[i])
+	if failure := p.tile(sample.rgb, data); failure != nil {
+		if r.isRaw {
+			failure.Field = "body" // where the caller has put it
 		}
-		if failure != nil {
+		return sample, r.name(failure)
+	}
+	if p.bulkRNA != nil {
+		var failure *Error
+		if sample.bulkRNA, failure = p.bulkRNA.prepare(r.fields[bulkRNA]); failure != nil {
 			return sample, r.name(failure)
 		}
 	}
@@ -154,13 +149,9 @@ func (p *Preparer) RNACacheStats() CacheStats {
 	return p.bulkRNA.cache.snapshot()
 }
 
-// tile decodes an encoded image into the tensor.
-func (p *Preparer) tile(dst []byte, dtype DType, data []byte) *Error {
-	layout := raster.Float32
-	if dtype == Float16 {
-		layout = raster.Float16
-	}
-	err := raster.Decode(data, p.spec.Tile.Width, p.spec.Tile.Height, p.formats, raster.Target{Layout: layout, Table: p.table, Dst: dst})
+// tile decodes an encoded image.
+func (p *Preparer) tile(rgb, data []byte) *Error {
+	err := raster.Decode(data, p.spec.Tile.Width, p.spec.Tile.Height, p.formats, rgb)
 	if err == nil {
 		return nil
 	}

@@ -37,7 +37,7 @@ func TestRawRequestIsTheSameTile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tensors[i] = string(sample.Tensors[0])
+		tensors[i] = string(tensorOf(sample, 0))
 		sample.Release()
 	}
 	if tensors[0] != tensors[1] {

@@ -19,7 +19,8 @@ const (
 
 // Request is a tile request: a valid JSON document that holds the tile, from
 // [ParseRequest], or the tile itself, from [RawRequest]. It aliases the body that
-// it was made of, which must stay as it is while the request is used.
+// it was made of, which must stay as it is while the request is used or until
+// [Request.Detach].
 //
 // The tile's fields are checked by [Preparer.Prepare] and not before: a request
 // for a model's metadata carries them empty.
@@ -217,6 +218,29 @@ func (r *Request) validate() error {
 // echoed are the fields that an answer repeats, in its order.
 func echoed() [8]field {
 	return [...]field{slideName, xField, yField, widthField, heightField, tissueRatio, patchIdx, resolution}
+}
+
+// Detach lets go of the body that the request was made of, if what an answer repeats
+// takes at most so many bytes: of that it keeps a copy, and of nothing else anything.
+// It tells whether it did. The request must have been prepared, and cannot be again.
+func (r *Request) Detach(most int) bool {
+	size := 0
+	for _, f := range echoed() {
+		size += len(r.fields[f].raw)
+	}
+	if size > most {
+		return false
+	}
+	var kept [fieldCount]token
+	memory := make([]byte, 0, size)
+	for _, f := range echoed() {
+		at := len(memory)
+		memory = append(memory, r.fields[f].raw...)
+		kept[f] = r.fields[f]
+		kept[f].raw = memory[at:]
+	}
+	r.fields, r.image = kept, nil
+	return true
 }
 
 // MostEcho bounds what [Request.AppendEcho] appends, in bytes.

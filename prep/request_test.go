@@ -272,3 +272,37 @@ func TestAppendEcho(t *testing.T) {
 		})
 	}
 }
+
+// A request that has let go of its body has all that an answer needs.
+func TestDetach(t *testing.T) {
+	p := NewPreparer(testSpec())
+	image := readTile(t, tileFiles(t)[0])
+	raw, err := RawRequest(image, pairs("slide_name", "S", "x", "7.0", "y", "8", "width", "224", "height", "224", "patch_idx", "1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := tileBody(image, "S 1", 7)
+	for name, r := range map[string]*Request{"document": parse(t, body), "raw": raw} {
+		sample, err := p.Prepare(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sample.Release()
+		slide, echo, most := string(r.SlideName()), string(r.AppendEcho(nil)), r.MostEcho()
+		if r.Detach(len(slide)) {
+			t.Errorf("%s: more is kept than was allowed", name)
+		}
+		if !r.Detach(200) {
+			t.Errorf("%s: the body is kept", name)
+		}
+		for i := range body {
+			body[i] = poison
+		}
+		if string(r.SlideName()) != slide || string(r.AppendEcho(nil)) != echo || r.MostEcho() != most || r.IsRaw() != (name == "raw") || r.IsBare() {
+			t.Errorf("%s: slide %s, echo %s, want %s", name, r.SlideName(), r.AppendEcho(nil), echo)
+		}
+		if r.image != nil || r.fields[imageData].raw != nil {
+			t.Errorf("%s: the image is kept", name)
+		}
+	}
+}

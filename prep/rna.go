@@ -32,37 +32,38 @@ func newBulkRNAPreparer(spec *Spec, in Input, cache *vectorCache) *bulkRNAPrepar
 	return p
 }
 
-// prepare writes the tensor for the value of a checked request's bulk_rna: the
-// array's numbers after the transforms, or zeros, untransformed, for none.
-func (p *bulkRNAPreparer) prepare(dst []byte, t token) *Error {
+// prepare makes the tensor for the value of a checked request's bulk_rna: the
+// array's numbers after the transforms, or nil, for zeros untransformed, where
+// there is none. Others have the same tensor: nobody may write to it.
+func (p *bulkRNAPreparer) prepare(t token) ([]byte, *Error) {
 	switch {
 	case t.kind == missing, t.isNull():
-		clear(dst)
-		return nil
+		return nil, nil
 	case t.kind != arrayKind:
-		return refuseRNA("must be an array of numbers or null")
+		return nil, refuseRNA("must be an array of numbers or null")
 	}
 	key := p.cache.key(t.raw)
-	if p.cache.get(key, dst) {
-		return nil
+	if vector := p.cache.get(key); vector != nil {
+		return vector, nil
 	}
 	pooled := p.rows.Get().(*[]float32)
 	defer p.rows.Put(pooled)
 	row := *pooled
 	if err := p.parse(row, t.raw); err != nil {
-		return err
+		return nil, err
 	}
 	for i := range p.transforms {
 		row = p.transforms[i].apply(row)
 	}
+	vector := make([]byte, 4*len(row))
 	for i, v := range row {
 		if nonFinite(float64(v)) {
-			return p.spoiled(i, v)
+			return nil, p.spoiled(i, v)
 		}
-		binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(v))
+		binary.LittleEndian.PutUint32(vector[4*i:], math.Float32bits(v))
 	}
-	p.cache.put(key, dst)
-	return nil
+	p.cache.put(key, vector)
+	return vector, nil
 }
 
 // parse reads a scanned JSON array of as many numbers as row takes.

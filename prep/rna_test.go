@@ -80,19 +80,17 @@ func TestPrepareBulkRNA(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			// Memory that holds another request's values.
 			dirty := p.samples.Get().(*Sample)
-			for _, tensor := range dirty.Tensors {
-				copy(tensor, bytes.Repeat([]byte{0xa5}, len(tensor)))
-			}
+			dirty.bulkRNA = bytes.Repeat([]byte{0xa5}, 4*64)
 			dirty.Release()
 			sample, err := p.Prepare(tileRequest(t, test.rna))
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer sample.Release()
-			if got := bytesFloat(sample.Tensors[1]); !slices.Equal(got, test.want) {
+			if got := bytesFloat(tensorOf(sample, 1)); !slices.Equal(got, test.want) {
 				t.Errorf("%v, not %v", got, test.want)
 			}
-			if got := sample.Tensors[2]; !bytes.Equal(got, make([]byte, 8)) {
+			if got := tensorOf(sample, 2); !bytes.Equal(got, make([]byte, 8)) {
 				t.Errorf("probe groups are %v, not one int64 zero", got)
 			}
 		})
@@ -246,8 +244,8 @@ func TestBulkRNAPipeline(t *testing.T) {
 				row[i] = float32(math.Exp(r.NormFloat64() * 4))
 			}
 		}
-		tensor := make([]byte, 4*kept)
-		if err := p.prepare(tensor, arrayToken(t, jsonArray(row))); err != nil {
+		tensor, err := p.prepare(arrayToken(t, jsonArray(row)))
+		if err != nil {
 			t.Fatal(err)
 		}
 		all, got = append(all, row...), append(got, bytesFloat(tensor)...)
@@ -267,7 +265,7 @@ func TestSpoiledIndex(t *testing.T) {
 		{Name: SubsetColumns, Indices: []int{4, 2, 0}}, {Name: SubsetColumns, Indices: []int{2, 1}}, {Name: Expm1},
 	}})
 	p := newBulkRNAPreparer(spec, spec.Inputs[0], newVectorCache(9, 999))
-	err := p.prepare(make([]byte, 8), arrayToken(t, "[1,1,100,1,1]"))
+	_, err := p.prepare(arrayToken(t, "[1,1,100,1,1]"))
 	if err == nil || err.Detail != "the value at index 2 becomes +Inf by what pipeline does to it: subset_columns, subset_columns, expm1" {
 		t.Errorf("%v", err)
 	}
@@ -275,7 +273,7 @@ func TestSpoiledIndex(t *testing.T) {
 		t.Errorf("a vector that was refused is in the cache: %+v", stats)
 	}
 	// A column that is not kept may hold what the transforms cannot take.
-	if err := p.prepare(make([]byte, 8), arrayToken(t, "[1,100,1,1,100]")); err != nil {
+	if _, err := p.prepare(arrayToken(t, "[1,100,1,1,100]")); err != nil {
 		t.Errorf("%v", err)
 	}
 }
@@ -300,8 +298,7 @@ func FuzzRNA(f *testing.F) {
 			domain = Counts
 		}
 		spec := pipelineModel(4, Input{Shape: []int64{4}, Domain: domain})
-		got := make([]byte, 16)
-		refused := newBulkRNAPreparer(spec, spec.Inputs[0], newVectorCache(1, 99)).prepare(got, value)
+		got, refused := newBulkRNAPreparer(spec, spec.Inputs[0], newVectorCache(1, 99)).prepare(value)
 		want, ok := referenceVector(t, value.raw, domain)
 		if ok != (refused == nil) {
 			t.Fatalf("%q: taken %v, by encoding/json and strconv %v: %v", text, refused == nil, ok, refused)

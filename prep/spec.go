@@ -69,6 +69,9 @@ type Input struct {
 	Transforms []Transform `yaml:"transforms,omitempty" json:"transforms,omitempty"`
 }
 
+// Bytes is the size of the tensor of one sample.
+func (in *Input) Bytes() int { return Elements(in.Shape) * in.DType.Size() }
+
 // Output is a tensor that the model gives.
 type Output struct {
 	Name  string  `yaml:"name" json:"name"`
@@ -156,24 +159,23 @@ func (d DType) Size() int {
 	}
 }
 
-// Blank is the tensor of one sample for which nothing was sent, row-major and
-// little-endian: the constant, or zeros.
-func (in Input) Blank() []byte {
-	tensor := make([]byte, Elements(in.Shape)*in.DType.Size())
+// WriteBlank writes what the input is where nothing was sent, for as many samples as
+// dst takes: the constant, or zeros, little-endian.
+func (in *Input) WriteBlank(dst []byte) {
 	if in.Value == nil {
-		return tensor
+		clear(dst)
+		return
 	}
-	for at := 0; at < len(tensor); at += in.DType.Size() {
+	for size := in.DType.Size(); len(dst) > 0; dst = dst[size:] {
 		switch in.DType {
 		case Float16:
-			binary.LittleEndian.PutUint16(tensor[at:], raster.Float16Bits(float32(*in.Value)))
+			binary.LittleEndian.PutUint16(dst, raster.Float16Bits(float32(*in.Value)))
 		case Int64:
-			binary.LittleEndian.PutUint64(tensor[at:], uint64(int64(*in.Value)))
+			binary.LittleEndian.PutUint64(dst, uint64(int64(*in.Value)))
 		default:
-			binary.LittleEndian.PutUint32(tensor[at:], math.Float32bits(float32(*in.Value)))
+			binary.LittleEndian.PutUint32(dst, math.Float32bits(float32(*in.Value)))
 		}
 	}
-	return tensor
 }
 
 // Elements is the number of elements of a tensor with the given shape.

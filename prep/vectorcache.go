@@ -77,39 +77,35 @@ func (c *vectorCache) key(text []byte) textKey {
 	return textKey(c.mac.Seal(nil, c.nonce, nil, text))
 }
 
-// get copies the vector of a text into dst, which has its size, if it is there.
-func (c *vectorCache) get(key textKey, dst []byte) bool {
+// get is the vector of a text, nil if it is not there.
+func (c *vectorCache) get(key textKey) []byte {
 	if c == nil {
-		return false
+		return nil
 	}
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	element, ok := c.entries[key]
 	if !ok {
 		c.stats.Misses++
-		c.mu.Unlock()
-		return false
+		return nil
 	}
 	c.stats.Hits++
 	c.order.MoveToFront(element)
-	vector := element.Value.(*cachedVector)
-	c.mu.Unlock()
-	copy(dst, vector.bytes)
-	return true
+	return element.Value.(*cachedVector).bytes
 }
 
-// put remembers a copy of a vector. Of two callers that prepared the same text
+// put remembers a vector, which nobody may write to from then on. Of two callers that prepared the same text
 // at the same time, the second is passed over.
 func (c *vectorCache) put(key textKey, vector []byte) {
 	if c == nil || len(vector) > c.maxBytes {
 		return
 	}
-	entry := &cachedVector{key, append(make([]byte, 0, len(vector)), vector...)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, ok := c.entries[key]; ok {
 		return
 	}
-	c.entries[key] = c.order.PushFront(entry)
+	c.entries[key] = c.order.PushFront(&cachedVector{key, vector})
 	c.stats.Bytes += len(vector)
 	for c.order.Len() > c.maxEntries || c.stats.Bytes > c.maxBytes {
 		oldest := c.order.Remove(c.order.Back()).(*cachedVector)

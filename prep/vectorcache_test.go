@@ -24,21 +24,17 @@ func TestVectorCacheBounds(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			c := newVectorCache(test.entries, test.bytes)
 			vector := func(i int) []byte { return bytes.Repeat([]byte{byte(i + 1)}, 8) }
-			dst := make([]byte, 8)
 			for i := range 6 {
 				c.put(c.key([]byte(strconv.Itoa(i))), vector(i))
-				c.get(c.key([]byte("0")), dst) // so that 0 is never the oldest
+				c.get(c.key([]byte("0"))) // so that 0 is never the oldest
 			}
 			var held []int
 			for i := range 6 {
-				clear(dst)
-				if c.get(c.key([]byte(strconv.Itoa(i))), dst) {
+				if got := c.get(c.key([]byte(strconv.Itoa(i)))); got != nil {
 					held = append(held, i)
-					if !bytes.Equal(dst, vector(i)) {
-						t.Errorf("text %d has %v", i, dst)
+					if !bytes.Equal(got, vector(i)) {
+						t.Errorf("text %d has %v", i, got)
 					}
-				} else if !bytes.Equal(dst, make([]byte, 8)) {
-					t.Errorf("a miss wrote %v", dst)
 				}
 			}
 			if len(held) != len(test.want) {
@@ -56,23 +52,36 @@ func TestVectorCacheBounds(t *testing.T) {
 	}
 }
 
-// Neither who filled an entry nor who was given it can change it.
+// Requests share a vector, and none of them can change it: each is given a copy, in
+// memory of its own, and what is done there is seen by no other.
 func TestVectorCacheIsolation(t *testing.T) {
+	p := NewPreparer(readModel(t, "expression"))
+	text := jsonArray(count(64))
+	var first []byte
+	for i := range 3 {
+		sample, err := p.Prepare(tileRequest(t, text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tensor := tensorOf(sample, 1)
+		if i == 0 {
+			first = bytes.Clone(tensor)
+		} else if !bytes.Equal(tensor, first) {
+			t.Fatalf("request %d has %v, the first had %v", i, tensor, first)
+		}
+		fill(tensor)
+		sample.Release()
+	}
+}
+
+// Of a text that two prepared at once the first vector stays.
+func TestVectorCachePutTwice(t *testing.T) {
 	c := newVectorCache(10, 1000)
 	key := c.key([]byte("[1]"))
-	vector := []byte{1, 2, 3, 4}
-	c.put(key, vector)
-	vector[0] = 99
-	for range 3 {
-		dst := make([]byte, 4)
-		if !c.get(key, dst) || !bytes.Equal(dst, []byte{1, 2, 3, 4}) {
-			t.Fatalf("the entry is %v", dst)
-		}
-		clear(dst)
-	}
-	c.put(key, []byte{5, 6, 7, 8}) // the first stays; both would be the same
-	if dst := make([]byte, 4); !c.get(key, dst) || dst[0] != 1 {
-		t.Errorf("the entry became %v", dst)
+	c.put(key, []byte{1, 2, 3, 4})
+	c.put(key, []byte{5, 6, 7, 8})
+	if got := c.get(key); !bytes.Equal(got, []byte{1, 2, 3, 4}) {
+		t.Errorf("the entry became %v", got)
 	}
 	if stats := c.snapshot(); stats.Bytes != 4 {
 		t.Errorf("a text put twice: %+v", stats)
@@ -120,8 +129,9 @@ func TestBulkRNAConcurrently(t *testing.T) {
 		for i := range row {
 			row[i] = float32(r.IntN(500) - 1)
 		}
-		texts[s], want[s] = jsonArray(row), make([]byte, 4*genes)
-		if err := alone.prepare(want[s], arrayToken(t, texts[s])); err != nil {
+		texts[s] = jsonArray(row)
+		var err *Error
+		if want[s], err = alone.prepare(arrayToken(t, texts[s])); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -129,11 +139,10 @@ func TestBulkRNAConcurrently(t *testing.T) {
 	for w := range workers {
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(w), 1))
-			tensor := make([]byte, 4*genes)
 			for range requests {
 				s := r.IntN(slides)
-				clear(tensor)
-				if err := p.prepare(tensor, arrayToken(t, texts[s])); err != nil {
+				tensor, err := p.prepare(arrayToken(t, texts[s]))
+				if err != nil {
 					t.Error(err)
 				}
 				if !bytes.Equal(tensor, want[s]) {
@@ -167,7 +176,7 @@ func TestRNACacheBelongsToModel(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := bytesFloat(sample.Tensors[1])[63]; got != test.want {
+			if got := bytesFloat(tensorOf(sample, 1))[63]; got != test.want {
 				t.Errorf("%v, not %v", got, test.want)
 			}
 			sample.Release()

@@ -2,7 +2,10 @@ package tritonclient
 
 import (
 	"context"
+	"log/slog"
 	"net"
+	"os"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -20,14 +23,19 @@ type Options struct {
 	// Dial connects to the server; nil means TCP to the target. It is asked anew
 	// for each connection, so the server may move.
 	Dial func(ctx context.Context, target string) (net.Conn, error)
+	// SharedMemory is the mode of the files in shared memory that inputs are handed over
+	// in, by [Client.ShareMemory]: 0600 where the server has this process's user,
+	// 0666 where it may have another. 0 means none. What a process that was killed
+	// has left there is removed.
+	SharedMemory os.FileMode
+	// Log is told where tensors go; nil means nobody.
+	Log *slog.Logger
 }
 
-// The transport moves tensors of some 600 KB over the loopback interface: a
-// window and buffers that take a whole one save a round trip and system calls
-// for each.
+// A window takes a whole answer, a mask of 1 MB for one, and saves it round trips. For
+// buffers gRPC's 32 KiB stay: what has gone through them is still in the cache.
 const (
 	window       = 4 << 20
-	bufferSize   = 256 << 10
 	maxReceive   = 64 << 20
 	minReconnect = 50 * time.Millisecond
 	maxReconnect = 500 * time.Millisecond
@@ -35,8 +43,16 @@ const (
 
 // Client talks to one Triton. It is safe for concurrent use.
 type Client struct {
-	conn *grpc.ClientConn
-	rpc  kserve.GRPCInferenceServiceClient
+	conn        *grpc.ClientConn
+	rpc         kserve.GRPCInferenceServiceClient
+	inferOption grpc.CallOption
+	buffers     buffers
+	options     Options
+	log         *slog.Logger
+
+	mu       sync.RWMutex
+	segments map[string]*segment // by model
+	stale    []string            // regions that a server may still know, of segments without a maker
 }
 
 // New makes a client for the server at target, a host:port. It does no I/O:
@@ -49,11 +65,8 @@ func New(target string, o Options) (*Client, error) {
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // co-located
 		grpc.WithNoProxy(),
 		grpc.WithDisableRetry(),
-		grpc.WithStatsHandler(sendWatcher{}),
 		grpc.WithInitialWindowSize(window),
 		grpc.WithInitialConnWindowSize(window),
-		grpc.WithWriteBufferSize(bufferSize),
-		grpc.WithReadBufferSize(bufferSize),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(o.MaxReceiveBytes)),
 		// A Triton that was started again next door should be found at once.
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -68,15 +81,33 @@ func New(target string, o Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{conn, kserve.NewGRPCInferenceServiceClient(conn)}, nil
+	c := &Client{
+		conn:        conn,
+		rpc:         kserve.NewGRPCInferenceServiceClient(conn),
+		inferOption: grpc.ForceCodecV2(codec{}),
+		options:     o,
+		log:         o.Log,
+		segments:    map[string]*segment{},
+	}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	if o.SharedMemory != 0 {
+		c.stale = removeSegments(sharedMemory)
+	}
+	return c, nil
 }
 
 // Reconnect has a lost connection made again now. It is for a caller that knows
 // the server to be back; else the next attempt is a fraction of a second away.
 func (c *Client) Reconnect() { c.conn.ResetConnectBackoff() }
 
-// Close ends the connections; calls in flight fail.
-func (c *Client) Close() error { return c.conn.Close() }
+// Close ends the connections; calls in flight fail. Segments of shared memory are
+// removed.
+func (c *Client) Close() error {
+	c.closeSegments()
+	return c.conn.Close()
+}
 
 // ServerMetadata is the server's id, version and extensions.
 func (c *Client) ServerMetadata(ctx context.Context) (*kserve.ServerMetadataResponse, error) {

@@ -30,7 +30,8 @@ func request() *tritonclient.InferRequest {
 	return &tritonclient.InferRequest{
 		Model:  "m",
 		ID:     "r1",
-		Inputs: []tritonclient.Tensor{{Name: "x", Datatype: tritonclient.Float32, Shape: []int64{1, 4}, Data: make([]byte, 16)}},
+		Inputs: []tritonclient.TensorSpec{{Name: "x", Datatype: tritonclient.Float32, Shape: []int64{1, 4}}},
+		Write:  func(_ int, dst []byte) { copy(dst, "0123456789abcdef") },
 		Outputs: []tritonclient.TensorSpec{
 			{Name: "y", Datatype: tritonclient.Float32, Shape: []int64{1, 2}},
 			{Name: "z", Datatype: tritonclient.Float32, Shape: []int64{1, 3}},
@@ -77,12 +78,11 @@ func TestInferSendsTheTensorsAndReturnsTheOutputsInTheOrderAsked(t *testing.T) {
 		slices.Reverse(answer.RawOutputContents)
 		return answer, nil
 	})
-	r := request()
-	copy(r.Inputs[0].Data, "0123456789abcdef")
-	outputs, err := client.Infer(ctx, r)
+	answer, err := client.Infer(ctx, request())
 	if err != nil {
 		t.Fatal(err)
 	}
+	outputs := answer.Outputs
 	if string(outputs[0].Data) != "yyyyyyyy" || string(outputs[1].Data) != "zzzzzzzzzzzz" {
 		t.Errorf("outputs are %q and %q", outputs[0].Data, outputs[1].Data)
 	}

@@ -88,13 +88,29 @@ func (e *Error) Error() string {
 }
 
 // wrap classifies the error of an RPC. The messages are those of Triton 2.51;
-// where a message is not known its status decides.
+// where a message is not known its status decides. Sent is true, for it is not known
+// to be false.
 func wrap(ctx context.Context, op, model string, err error) error {
 	if err == nil {
 		return nil
 	}
+	return failureOf(ctx, op, model, err)
+}
+
+func failureOf(ctx context.Context, op, model string, err error) *Error {
 	s := status.Convert(err)
-	return &Error{Op: op, Model: model, Kind: kindOf(ctx, s), Code: s.Code(), Sent: wasSent(ctx), Detail: s.Message()}
+	return &Error{Op: op, Model: model, Kind: kindOf(ctx, s), Code: s.Code(), Sent: true, Detail: s.Message()}
+}
+
+// isAnswer tells a failure that the server reported from one that ended the call
+// while the server may still have been at work on it.
+func (e *Error) isAnswer() bool {
+	switch e.Kind {
+	case Unavailable, Canceled, DeadlineExceeded:
+		return false
+	default:
+		return true
+	}
 }
 
 func kindOf(ctx context.Context, s *status.Status) Kind {

@@ -2,8 +2,6 @@ package tritonclient
 
 import (
 	"context"
-	"fmt"
-	"slices"
 
 	"google.golang.org/grpc/codes"
 
@@ -18,7 +16,7 @@ type Tensor struct {
 	Data     []byte
 }
 
-// TensorSpec is what is expected of an output.
+// TensorSpec is what is sent as an input, or expected of an output.
 type TensorSpec struct {
 	Name     string
 	Datatype Datatype
@@ -34,75 +32,68 @@ func (s *TensorSpec) bytes() int {
 	return n
 }
 
-// InferRequest is one inference. The inputs' data may be used again as soon as
-// Infer has returned, whatever it returned: the message is marshalled into
-// memory of gRPC's own before it enters the write queue.
+// InferRequest is one inference.
 type InferRequest struct {
-	Model   string
-	ID      string // shows up in Triton's log
-	Inputs  []Tensor
+	Model  string
+	ID     string // shows up in Triton's log
+	Inputs []TensorSpec
+	// Write writes the data of the i-th input to memory of its size, which holds
+	// anything before and need not be aligned: the very memory that it is sent
+	// from. It is called while [Client.Infer] runs, perhaps never, perhaps twice for
+	// an input.
+	Write   func(i int, dst []byte)
 	Outputs []TensorSpec // what is asked for and must come back exactly so
 }
 
-// Infer runs the model and returns its outputs in the order asked for. Their
-// data belongs to the caller. The context should have a deadline: a model can
-// fail to answer at all.
-func (c *Client) Infer(ctx context.Context, req *InferRequest) ([]Tensor, error) {
-	const op = "ModelInfer"
-	message := &kserve.ModelInferRequest{
-		ModelName:        req.Model,
-		Id:               req.ID,
-		Inputs:           make([]*kserve.ModelInferRequest_InferInputTensor, len(req.Inputs)),
-		Outputs:          make([]*kserve.ModelInferRequest_InferRequestedOutputTensor, len(req.Outputs)),
-		RawInputContents: make([][]byte, len(req.Inputs)),
-	}
-	for i, in := range req.Inputs {
-		message.Inputs[i] = &kserve.ModelInferRequest_InferInputTensor{Name: in.Name, Datatype: string(in.Datatype), Shape: in.Shape}
-		message.RawInputContents[i] = in.Data
-	}
-	for i, out := range req.Outputs {
-		message.Outputs[i] = &kserve.ModelInferRequest_InferRequestedOutputTensor{Name: out.Name}
-	}
-	ctx = watchSending(ctx)
-	answer, err := c.rpc.ModelInfer(ctx, message)
-	if err != nil {
-		return nil, wrap(ctx, op, req.Model, err)
-	}
-	outputs, err := check(answer, req)
-	if err != nil {
-		return nil, &Error{Op: op, Model: req.Model, Kind: BadOutput, Code: codes.OK, Sent: true, Detail: err.Error()}
-	}
-	return outputs, nil
+// Answer is what an inference gave. It is its caller's, who may write to its tensors.
+type Answer struct {
+	Outputs []Tensor // in the order asked for
+
+	memory  *[]byte // of all of them, from the pool
+	buffers *buffers
 }
 
-// check holds every property of an answer against what was asked for.
-func check(answer *kserve.ModelInferResponse, req *InferRequest) ([]Tensor, error) {
-	if answer.ModelName != req.Model {
-		return nil, fmt.Errorf("the answer is of model %q", answer.ModelName)
-	}
-	if len(answer.Outputs) != len(req.Outputs) || len(answer.RawOutputContents) != len(answer.Outputs) {
-		return nil, fmt.Errorf("%d outputs with %d contents came back, %d were asked for",
-			len(answer.Outputs), len(answer.RawOutputContents), len(req.Outputs))
-	}
-	outputs := make([]Tensor, len(req.Outputs))
-	for i := range req.Outputs {
-		want := &req.Outputs[i]
-		at := slices.IndexFunc(answer.Outputs, func(o *kserve.ModelInferResponse_InferOutputTensor) bool { return o.GetName() == want.Name })
-		if at < 0 {
-			return nil, fmt.Errorf("output %q is missing", want.Name)
+// Release gives the answer's memory back, once, when nobody reads it any more. An
+// answer that is never released is left to the garbage collector.
+func (a *Answer) Release() {
+	a.buffers.Put(a.memory)
+	a.Outputs, a.memory = nil, nil
+}
+
+// Infer runs the model. The context should have a deadline: a model can fail to
+// answer at all.
+func (c *Client) Infer(ctx context.Context, req *InferRequest) (*Answer, error) {
+	s := c.usable(req.Model)
+	answer, err := c.infer(ctx, req, s)
+	if err != nil && s != nil && isForgotten(err) {
+		if err := c.register(ctx, s); err != nil {
+			c.log.Warn("tensors go in messages: the server has forgotten the shared memory", "model", req.Model, "error", err)
 		}
-		got, data := answer.Outputs[at], answer.RawOutputContents[at]
-		switch {
-		case Datatype(got.Datatype) != want.Datatype:
-			return nil, fmt.Errorf("output %q has datatype %q, not %q", want.Name, got.Datatype, want.Datatype)
-		case !slices.Equal(got.Shape, want.Shape):
-			return nil, fmt.Errorf("output %q has shape %v, not %v", want.Name, got.Shape, want.Shape)
-		case got.Contents != nil:
-			return nil, fmt.Errorf("output %q has typed contents, not raw ones", want.Name)
-		case len(data) != want.bytes():
-			return nil, fmt.Errorf("output %q has %d bytes, not the %d of its shape", want.Name, len(data), want.bytes())
-		}
-		outputs[i] = Tensor{want.Name, want.Datatype, want.Shape, data}
+		answer, err = c.infer(ctx, req, nil)
 	}
-	return outputs, nil
+	if err != nil {
+		return nil, err
+	}
+	return answer, nil
+}
+
+// infer runs the model on inputs in a slot of the segment where there is one, and
+// else in the message.
+func (c *Client) infer(ctx context.Context, req *InferRequest, s *segment) (_ *Answer, failure *Error) {
+	const op = "ModelInfer"
+	call := &call{InferRequest: req, buffers: &c.buffers, segment: s, slot: noSlot}
+	answered := false
+	defer func() { call.release(answered) }()
+	err := c.conn.Invoke(ctx, kserve.GRPCInferenceService_ModelInfer_FullMethodName, call, call, c.inferOption)
+	if err != nil {
+		failure = failureOf(ctx, op, req.Model, err)
+		failure.Sent = call.sent
+		answered = failure.isAnswer()
+		return nil, failure
+	}
+	answered = true
+	if call.wrong != nil {
+		return nil, &Error{Op: op, Model: req.Model, Kind: BadOutput, Code: codes.OK, Sent: true, Detail: call.wrong.Error()}
+	}
+	return &call.answer, nil
 }

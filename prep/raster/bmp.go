@@ -167,7 +167,7 @@ func greys() (palette [256][3]byte) {
 
 // decodeBMP reads a BMP by itself: without compression there is nothing to
 // decode, and the decoders at hand know other kinds than the reference does.
-func decodeBMP(data []byte, width, height int, t Target) error {
+func decodeBMP(data []byte, width, height int, rgb []byte) error {
 	h, err := readBMPHeader(data)
 	if err != nil {
 		return err
@@ -195,24 +195,23 @@ func decodeBMP(data []byte, width, height int, t Target) error {
 	if need := stride*(height-1) + used; h.pixelsAt > len(data) || len(data)-h.pixelsAt < need {
 		return refuse(Damaged, BMP, "the BMP is truncated")
 	}
-	rgb := make([]byte, 3*width)
 	for row := range height {
 		y := row
 		if !h.topDown {
 			y = height - 1 - row
 		}
 		src := data[h.pixelsAt+stride*row:][:used]
+		line := rgb[3*width*y:][:3*width]
 		if h.bits <= 8 {
-			lookUp(rgb, src, h.bits, &palette)
+			lookUp(line, src, h.bits, &palette)
 		} else {
 			step := h.bits / 8
 			for x := range width {
 				for c, at := range h.channels {
-					rgb[3*x+c] = src[step*x+at]
+					line[3*x+c] = src[step*x+at]
 				}
 			}
 		}
-		t.put(y, width, height, rgb)
 	}
 	return nil
 }

@@ -15,35 +15,6 @@ var (
 	std  = [3]float32{0.229, 0.224, 0.225}
 )
 
-// TestLayouts: whatever the layout, a sample is that of RGB8 put through the
-// table, at its place.
-func TestLayouts(t *testing.T) {
-	table := NewTable(mean, std)
-	for _, name := range []string{"png_text_ok.png", "png_rgba8.png", "png_rgba16.png", "png_pal8.png", "png_rgb8_adam7.png",
-		"jpeg_420.jpg", "jpeg_gray_prog.jpg", "jpeg_cmyk_adobe.jpg", "webp_lossy_alpha.webp"} {
-		t.Run(name, func(t *testing.T) {
-			data := testImage(t, name)
-			rgb, err := rgb(data, 224, 224)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, layout := range []Layout{Float32, Float16} {
-				size := layout.SampleSize()
-				got, want := make([]byte, 3*224*224*size), make([]byte, 3*224*224*size)
-				if err := Decode(data, 224, 224, Formats(), Target{Layout: layout, Table: table, Dst: got}); err != nil {
-					t.Fatal(err)
-				}
-				for y := range 224 {
-					Target{Layout: layout, Table: table, Dst: want}.put(y, 224, 224, rgb[3*224*y:3*224*(y+1)])
-				}
-				if !bytes.Equal(got, want) {
-					t.Errorf("layout %v differs from the table's values", layout)
-				}
-			}
-		})
-	}
-}
-
 // randomPNG is a picture of noise: random filters, random bytes.
 func randomPNG(t testing.TB, r *rand.Rand, depth, colour, interlaced byte) (data []byte, width, height int) {
 	width, height = 1+r.IntN(70), 1+r.IntN(20)
@@ -78,8 +49,8 @@ func TestUnfilterVariants(t *testing.T) {
 		for i := range 60 {
 			data, width, height := randomPNG(t, r, kind.depth, kind.colour, byte(i%2))
 			fast, portable := make([]byte, 3*width*height), make([]byte, 3*width*height)
-			errFast := readPNG(data, width, height, Target{Dst: fast}, false)
-			errPortable := readPNG(data, width, height, Target{Dst: portable}, true)
+			errFast := readPNG(data, width, height, fast, false)
+			errPortable := readPNG(data, width, height, portable, true)
 			if errFast != nil || errPortable != nil {
 				t.Fatalf("%v: %v, %v", kind, errFast, errPortable)
 			}
@@ -97,7 +68,7 @@ func TestPortableImages(t *testing.T) {
 			continue
 		}
 		dst := make([]byte, 3*i.width*i.height)
-		if err := readPNG(testImage(t, i.file), i.width, i.height, Target{Dst: dst}, true); err != nil || sum(dst) != i.sum {
+		if err := readPNG(testImage(t, i.file), i.width, i.height, dst, true); err != nil || sum(dst) != i.sum {
 			t.Errorf("%s: other pixels than Pillow's (%v)", i.file, err)
 		}
 	}
@@ -123,7 +94,7 @@ func TestDecodeRefusals(t *testing.T) {
 		"16-bit grey":      {pngOf(ihdr(224, 224, 16, 0, 0), [2]string{"IDAT", "x"}), 224, Formats(), Unsupported, "send 8-bit RGB"},
 		"lossless JPEG":    {lossless, 224, Formats(), Unsupported, "lossless"},
 	} {
-		err := Decode(c.data, c.width, 224, c.formats, Target{Dst: make([]byte, 3*c.width*224)})
+		err := Decode(c.data, c.width, 224, c.formats, make([]byte, 3*c.width*224))
 		var refused *Error
 		if !errors.As(err, &refused) || refused.Kind != c.kind || !strings.Contains(refused.Detail, c.says) {
 			t.Errorf("%s: %v", name, err)
@@ -133,9 +104,10 @@ func TestDecodeRefusals(t *testing.T) {
 
 func TestDecodePanicsAtTheCallersMistakes(t *testing.T) {
 	for name, call := range map[string]func(){
-		"short destination": func() { _ = Decode(nil, 2, 2, nil, Target{Dst: make([]byte, 11)}) },
-		"no size":           func() { _ = Decode(nil, 0, 2, nil, Target{}) },
-		"no table":          func() { _ = Decode(nil, 1, 1, nil, Target{Layout: Float32, Dst: make([]byte, 12)}) },
+		"short destination": func() { _ = Decode(nil, 2, 2, nil, make([]byte, 11)) },
+		"no size":           func() { _ = Decode(nil, 0, 2, nil, nil) },
+		"short values":      func() { NewTable(mean, std).Write(make([]byte, 11), Float32, make([]byte, 3)) },
+		"no samples":        func() { NewTable(mean, std).Write(nil, Float32, nil) },
 	} {
 		func() {
 			defer func() {
@@ -161,7 +133,7 @@ func fuzzFormat(f *testing.F, class string, format Format) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		decode := func(poison byte, width, height int) ([]byte, error) {
 			dst := slices.Repeat([]byte{poison}, 3*width*height)
-			return dst, Decode(data, width, height, []Format{format}, Target{Dst: dst})
+			return dst, Decode(data, width, height, []Format{format}, dst)
 		}
 		width, height := 224, 224
 		a, errA := decode(0, width, height)
@@ -174,7 +146,7 @@ func fuzzFormat(f *testing.F, class string, format Format) {
 			t.Errorf("%v, then %v; equal %v", errA, errB, bytes.Equal(a, b))
 		}
 		if errA == nil && format == PNG {
-			if err := readPNG(data, width, height, Target{Dst: b}, true); err != nil || !bytes.Equal(a, b) {
+			if err := readPNG(data, width, height, b, true); err != nil || !bytes.Equal(a, b) {
 				t.Errorf("the portable code gives other pixels (%v)", err)
 			}
 		}

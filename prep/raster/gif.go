@@ -179,7 +179,7 @@ func (f *gifFrame) rows() []int {
 
 // decodeGIF draws the first frame, and reads nothing after it: a missing end of
 // the file and further frames do not matter.
-func decodeGIF(data []byte, width, height int, t Target) error {
+func decodeGIF(data []byte, width, height int, rgb []byte) error {
 	f, err := readGIF(data)
 	if err != nil {
 		return err
@@ -195,10 +195,6 @@ func decodeGIF(data []byte, width, height int, t Target) error {
 			return refuse(Damaged, GIF, "the GIF is truncated or damaged in its first frame")
 		}
 	}
-	rgb := make([]byte, 3*width)
-	for y := range height {
-		lookUp(rgb, screen[y*width:][:width], 8, &f.palette)
-		t.put(y, width, height, rgb)
-	}
+	lookUp(rgb, screen, 8, &f.palette)
 	return nil
 }

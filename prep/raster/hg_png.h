@@ -33,6 +33,6 @@ typedef struct {
 // unseen, and so does a wrong checksum of the stream that is not read with it.
 // A stream that ends properly after any row leaves the rest zeros.
 int hg_png_read(const uint8_t *file, const hg_png_span *spans, size_t count, const hg_png_layout *png,
-		const uint8_t *lut, int layout, const hg_table *table, void *dst, size_t *last);
+		const uint8_t *lut, uint8_t *dst, size_t *last);
 
 #endif

@@ -131,7 +131,7 @@ func TestHostile(t *testing.T) {
 			runtime.GC()
 			before := resident(t, true)
 			start := time.Now()
-			err := Decode(c.data, 224, 224, Formats(), Target{Dst: dst})
+			err := Decode(c.data, 224, 224, Formats(), dst)
 			took := time.Since(start)
 			if more := resident(t, false) - before; more > hostileMemory {
 				t.Errorf("took %d KB of memory", more>>10)
@@ -139,7 +139,7 @@ func TestHostile(t *testing.T) {
 			// Another process may have had the processor the first time.
 			for range 4 {
 				start := time.Now()
-				if again := Decode(c.data, 224, 224, Formats(), Target{Dst: dst}); (again == nil) != (err == nil) {
+				if again := Decode(c.data, 224, 224, Formats(), dst); (again == nil) != (err == nil) {
 					t.Errorf("%v, then %v", err, again)
 				}
 				took = min(took, time.Since(start))

@@ -75,7 +75,7 @@ func manifest(t testing.TB, path string, prefixes ...string) []image {
 
 func rgb(data []byte, width, height int) ([]byte, error) {
 	dst := make([]byte, 3*width*height)
-	err := Decode(data, width, height, Formats(), Target{Dst: dst})
+	err := Decode(data, width, height, Formats(), dst)
 	return dst, err
 }
 

@@ -100,8 +100,7 @@ static int is_frame(int marker) {
 }
 
 int hg_jpeg_read(const uint8_t *file, size_t size, size_t width, size_t height, int components, int max_scans,
-		 int layout, const hg_table *table, void *dst) {
-	const hg_sink sink = {.layout = layout, .width = width, .height = height, .table = table, .dst = dst};
+		 uint8_t *dst) {
 	struct jpeg_decompress_struct j = {0};
 	hg_source source = {
 		.pub = {.next_input_byte = file, .init_source = nothing, .fill_input_buffer = suspend, .skip_input_data = skip,
@@ -155,7 +154,7 @@ int hg_jpeg_read(const uint8_t *file, size_t size, size_t width, size_t height, 
 			grey_to_rgb(rgb, row, width);
 		else if (components == 4)
 			cmyk_to_rgb(rgb, row, width);
-		hg_sink_row(&sink, y, rgb, 3);
+		hg_sink_row(dst, width, y, rgb, 3);
 	}
 	// What is left of the buffer may still hold an error; a missing end is none.
 	// A second frame is one, also where it breaks off, which libjpeg-turbo sees

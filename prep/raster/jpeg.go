@@ -15,7 +15,7 @@ func isJPEG(data []byte) bool {
 	return bytes.HasPrefix(data, []byte("\xff\xd8\xff"))
 }
 
-func decodeJPEG(data []byte, width, height int, t Target) error {
+func decodeJPEG(data []byte, width, height int, rgb []byte) error {
 	j := jpegReader{data: data, pos: 2}
 	ok := j.open()
 	if j.sized && (j.width != width || j.height != height) {
@@ -27,9 +27,8 @@ func decodeJPEG(data []byte, width, height int, t Target) error {
 	if j.lossless {
 		return refuse(Unsupported, JPEG, "lossless JPEG is not taken; send a baseline JPEG or a PNG")
 	}
-	table, dst := t.pointers()
 	return refused(JPEG, C.hg_jpeg_read((*C.uint8_t)(unsafe.SliceData(data)), C.size_t(len(data)), C.size_t(width), C.size_t(height),
-		C.int(j.components), maxScans, C.int(t.Layout), table, dst))
+		C.int(j.components), maxScans, (*C.uint8_t)(unsafe.SliceData(rgb))))
 }
 
 // jpegReader walks the markers before the first scan and judges them as Pillow

@@ -46,7 +46,7 @@ func TestSizeBeforeMemory(t *testing.T) {
 		dst := make([]byte, 3*224*224)
 		runtime.ReadMemStats(&before)
 		start := time.Now()
-		err := Decode(c.data, 224, 224, Formats(), Target{Dst: dst})
+		err := Decode(c.data, 224, 224, Formats(), dst)
 		took := time.Since(start)
 		runtime.ReadMemStats(&after)
 		var e *Error
@@ -67,7 +67,7 @@ func TestTIFFInParallel(t *testing.T) {
 	var want [4][]byte
 	for i, data := range files {
 		want[i] = make([]byte, 3*21*18)
-		if err := Decode(data, 21, 18, Formats(), Target{Dst: want[i]}); err != nil {
+		if err := Decode(data, 21, 18, Formats(), want[i]); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -77,7 +77,7 @@ func TestTIFFInParallel(t *testing.T) {
 	workers.Go(func() {
 		for range 100 {
 			var e *Error
-			err := Decode(damaged, 21, 18, Formats(), Target{Dst: make([]byte, 3*21*18)})
+			err := Decode(damaged, 21, 18, Formats(), make([]byte, 3*21*18))
 			if !errors.As(err, &e) || e.Kind != Damaged {
 				t.Errorf("the damaged file: %v", err)
 			}
@@ -89,7 +89,7 @@ func TestTIFFInParallel(t *testing.T) {
 			for n := range 100 {
 				i := (w + n) % len(files)
 				before := bytes.Clone(files[i])
-				err := Decode(files[i], 21, 18, Formats(), Target{Dst: got})
+				err := Decode(files[i], 21, 18, Formats(), got)
 				if err != nil || !bytes.Equal(got, want[i]) || !bytes.Equal(before, files[i]) {
 					t.Errorf("file %d: %v, or other pixels than alone, or changed", i, err)
 				}
@@ -131,10 +131,10 @@ func TestTIFFMemoryIsFlat(t *testing.T) {
 	dst := make([]byte, 3*224*224)
 	decode := func(n int) {
 		for range n {
-			if err := Decode(good, 224, 224, Formats(), Target{Dst: dst}); err != nil {
+			if err := Decode(good, 224, 224, Formats(), dst); err != nil {
 				t.Fatal(err)
 			}
-			if err := Decode(bad, 224, 224, Formats(), Target{Dst: dst}); err == nil {
+			if err := Decode(bad, 224, 224, Formats(), dst); err == nil {
 				t.Fatal("damaged data are taken")
 			}
 		}
@@ -158,7 +158,7 @@ func BenchmarkOthers(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := Decode(seeds[name], 21, 18, Formats(), Target{Dst: dst}); err != nil {
+				if err := Decode(seeds[name], 21, 18, Formats(), dst); err != nil {
 					b.Fatal(err)
 				}
 			}

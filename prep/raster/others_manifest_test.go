@@ -75,7 +75,7 @@ func TestManifestOthers(t *testing.T) {
 			}
 		}
 		rgb := make([]byte, 3*width*height)
-		err := Decode(data, width, height, Formats(), Target{Dst: rgb})
+		err := Decode(data, width, height, Formats(), rgb)
 		reason, refused := refusedOnPurpose[class]
 		switch {
 		case err == nil && refused, err == nil && !accepted:
@@ -111,7 +111,7 @@ func TestSmallFilesAgainstPillow(t *testing.T) {
 			continue
 		}
 		got := make([]byte, len(want))
-		err := Decode(data, width, height, Formats(), Target{Dst: got})
+		err := Decode(data, width, height, Formats(), got)
 		refused := false
 		for _, prefix := range refusedSeeds {
 			refused = refused || strings.HasPrefix(name, prefix)
@@ -130,7 +130,7 @@ func TestSmallFilesAgainstPillow(t *testing.T) {
 
 func TestFormatNotAllowed(t *testing.T) {
 	data, _ := stored(t, "gif_subframe.gif")
-	err := Decode(data, 1, 1, []Format{PNG, TIFF}, Target{Dst: make([]byte, 3)})
+	err := Decode(data, 1, 1, []Format{PNG, TIFF}, make([]byte, 3))
 	var e *Error
 	if !errors.As(err, &e) || e.Kind != UnknownFormat || e.Format != GIF {
 		t.Fatalf("%#v", err)

@@ -92,7 +92,7 @@ func TestMutantsAgainstPillow(t *testing.T) {
 				width, height, want = f.width, f.height, nil
 			}
 			got := make([]byte, 3*width*height)
-			err := Decode(data, width, height, []Format{format}, Target{Dst: got})
+			err := Decode(data, width, height, []Format{format}, got)
 			switch {
 			case err == nil && !bytes.Equal(got, want):
 				wrong++
@@ -127,7 +127,7 @@ func fuzzOther(f *testing.F, format Format) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for _, size := range [][2]int{{21, 18}, {18, 21}} {
-			err := Decode(data, size[0], size[1], []Format{format}, Target{Dst: make([]byte, 3*21*18)})
+			err := Decode(data, size[0], size[1], []Format{format}, make([]byte, 3*21*18))
 			if err != nil && !errors.As(err, new(*Error)) {
 				t.Errorf("%T: %v", err, err)
 			}

@@ -153,10 +153,10 @@ typedef struct {
 	uint8_t *canvas; // the picture, where it cannot be written row by row
 } hg_buffers;
 
-// draw undoes the filters of so many rows and puts them into the sink, or onto
-// the canvas if there is one.
+// draw undoes the filters of so many rows and puts them into dst, or onto the
+// canvas first if there is one.
 static int draw(const hg_buffers *m, size_t rows, const hg_passes *passes, const hg_png_layout *png, const uint8_t *lut,
-		const hg_sink *sink) {
+		uint8_t *dst) {
 	const size_t line = passes->row_bytes + HG_ROW_SLACK, bpp = ((size_t)(png->depth * png->channels) + 7) / 8;
 	const int direct = png->depth == 8 && png->channels >= 3; // a row is R, G, B and maybe alpha already
 	uint8_t *above = m->lines, *row[HG_MOST_ROWS];
@@ -179,25 +179,25 @@ static int draw(const hg_buffers *m, size_t rows, const hg_passes *passes, const
 				done = hg_unfilter(row, src, above, stop - y, p->row_bytes, bpp);
 			for (size_t k = 0; k < done; k++) {
 				if (!m->canvas && direct) {
-					hg_sink_row(sink, y + k, row[k], bpp);
+					hg_sink_row(dst, png->width, y + k, row[k], bpp);
 					continue;
 				}
 				expand(m->rgb, row[k], p->cols, png, lut);
 				if (m->canvas)
 					scatter(m->canvas, m->rgb, png, p, y + k);
 				else
-					hg_sink_row(sink, y + k, m->rgb, 3);
+					hg_sink_row(dst, png->width, y + k, m->rgb, 3);
 			}
 			memcpy(above, row[done - 1], p->row_bytes);
 		}
 	}
-	for (size_t y = 0; m->canvas && y < png->height; y++)
-		hg_sink_row(sink, y, m->canvas + 3 * png->width * y, 3);
+	if (m->canvas)
+		memcpy(dst, m->canvas, 3 * png->width * png->height);
 	return HG_OK;
 }
 
 static int read_into(hg_buffers *m, const uint8_t *file, const hg_png_span *spans, size_t count, const hg_png_layout *png,
-		     const uint8_t *lut, const hg_sink *sink, size_t *last) {
+		     const uint8_t *lut, uint8_t *dst, size_t *last) {
 	hg_passes passes;
 	set_passes(&passes, png);
 	m->raw = malloc(passes.bytes + HG_ROW_SLACK);
@@ -220,14 +220,13 @@ static int read_into(hg_buffers *m, const uint8_t *file, const hg_png_span *span
 		for (size_t i = 0; png->channels < 3 && i < png->width * png->height; i++)
 			memcpy(m->canvas + 3 * i, lut, 3);
 	}
-	return draw(m, rows, &passes, png, lut, sink);
+	return draw(m, rows, &passes, png, lut, dst);
 }
 
 int hg_png_read(const uint8_t *file, const hg_png_span *spans, size_t count, const hg_png_layout *png,
-		const uint8_t *lut, int layout, const hg_table *table, void *dst, size_t *last) {
-	const hg_sink sink = {.layout = layout, .width = png->width, .height = png->height, .table = table, .dst = dst};
+		const uint8_t *lut, uint8_t *dst, size_t *last) {
 	hg_buffers m = {0};
-	const int status = read_into(&m, file, spans, count, png, lut, &sink, last);
+	const int status = read_into(&m, file, spans, count, png, lut, dst, last);
 	free(m.canvas);
 	free(m.rgb);
 	free(m.lines);

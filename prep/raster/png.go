@@ -14,12 +14,12 @@ func isPNG(data []byte) bool {
 	return strings.HasPrefix(string(data[:min(len(data), len(pngSignature))]), pngSignature)
 }
 
-func decodePNG(data []byte, width, height int, t Target) error {
-	return readPNG(data, width, height, t, false)
+func decodePNG(data []byte, width, height int, rgb []byte) error {
+	return readPNG(data, width, height, rgb, false)
 }
 
 // readPNG is decodePNG with a choice of the code that undoes the filters.
-func readPNG(data []byte, width, height int, t Target, portable bool) error {
+func readPNG(data []byte, width, height int, rgb []byte, portable bool) error {
 	p := pngReader{data: data, pos: len(pngSignature), sequence: noSequence}
 	spans, ok := p.open()
 	if p.sized && (p.width != int64(width) || p.height != int64(height)) {
@@ -51,10 +51,9 @@ func readPNG(data []byte, width, height int, t Target, portable bool) error {
 	for i, s := range spans {
 		parts[i] = C.hg_png_span{offset: C.size_t(s.start), size: C.size_t(min(s.end, len(data)) - s.start)}
 	}
-	table, dst := t.pointers()
 	var last C.size_t
 	status := C.hg_png_read((*C.uint8_t)(unsafe.SliceData(data)), &parts[0], C.size_t(len(parts)), &layout,
-		(*C.uint8_t)(&lut[0]), C.int(t.Layout), table, dst, &last)
+		(*C.uint8_t)(&lut[0]), (*C.uint8_t)(unsafe.SliceData(rgb)), &last)
 	if err := refused(PNG, status); err != nil {
 		return err
 	}

@@ -28,40 +28,6 @@ const (
 	BMP  Format = "BMP"
 )
 
-// Layout says how the samples of a decoded tile lie in memory.
-type Layout int
-
-const (
-	// RGB8 is row-major, three bytes a pixel: H x W x 3.
-	RGB8 Layout = iota
-	// Float32 is one plane a channel, little-endian float32: 3 x H x W.
-	Float32
-	// Float16 is one plane a channel, little-endian IEEE binary16: 3 x H x W.
-	Float16
-)
-
-// SampleSize is the number of bytes that one sample takes in the layout.
-func (l Layout) SampleSize() int {
-	switch l {
-	case Float32:
-		return 4
-	case Float16:
-		return 2
-	default:
-		return 1
-	}
-}
-
-// Target says where a tile's samples are written and as what.
-type Target struct {
-	Layout Layout
-	// Table gives the value written for a sample; it is not used by RGB8.
-	Table *Table
-	// Dst takes exactly 3 x width x height samples. It is written in one pass
-	// and holds a part of a picture when Decode fails.
-	Dst []byte
-}
-
 // Kind says why a file was refused.
 type Kind int
 
@@ -102,7 +68,7 @@ func wrongSize(format Format, width, height, wantWidth, wantHeight int) *Error {
 var decoders = []struct {
 	format  Format
 	matches func(data []byte) bool
-	decode  func(data []byte, width, height int, t Target) error
+	decode  func(data []byte, width, height int, rgb []byte) error
 }{
 	{PNG, isPNG, decodePNG},
 	{JPEG, isJPEG, decodeJPEG},
@@ -122,17 +88,14 @@ func Formats() []Format {
 }
 
 // Decode writes the picture in data, which must be of the size width x height,
-// to t. Only formats listed in allowed are read; they are told apart by their
-// first bytes, never by a name. Decode panics if the size is not positive, t.Dst
-// has the wrong length or a float layout has no table: those are the caller's
-// mistakes, not the file's.
+// to rgb: its samples row by row, three bytes a pixel. When it fails rgb may hold
+// a part of a picture. Only formats listed in allowed are read; they are told apart
+// by their first bytes, never by a name. Decode panics if the size is not positive
+// or rgb has the wrong length: those are the caller's mistakes, not the file's.
 // Every other failure is an [*Error].
-func Decode(data []byte, width, height int, allowed []Format, t Target) error {
-	if want := 3 * width * height * t.Layout.SampleSize(); width < 1 || height < 1 || len(t.Dst) != want {
-		panic(fmt.Sprintf("raster: destination of %d bytes for a tile of %dx%d, %d bytes", len(t.Dst), width, height, want))
-	}
-	if t.Layout != RGB8 && t.Table == nil {
-		panic("raster: a float layout needs a table")
+func Decode(data []byte, width, height int, allowed []Format, rgb []byte) error {
+	if want := 3 * width * height; width < 1 || height < 1 || len(rgb) != want {
+		panic(fmt.Sprintf("raster: destination of %d bytes for a tile of %dx%d, %d bytes", len(rgb), width, height, want))
 	}
 	for _, d := range decoders {
 		if !d.matches(data) {
@@ -141,7 +104,7 @@ func Decode(data []byte, width, height int, allowed []Format, t Target) error {
 		if !slices.Contains(allowed, d.format) {
 			return refuse(UnknownFormat, d.format, "a %s is not taken here; what is taken: %s", d.format, list(allowed))
 		}
-		return d.decode(data, width, height, t)
+		return d.decode(data, width, height, rgb)
 	}
 	return refuse(UnknownFormat, "", "not an image in a format that is taken (%s)", list(allowed))
 }

@@ -2,107 +2,14 @@
 
 #include <string.h>
 
-#if defined(__x86_64__) && defined(__GNUC__)
-#include <immintrin.h>
-
-#define HG_COMPUTE __attribute__((target("avx2,fma,f16c")))
-
-// quotient is x / d for eight x, of which r is the reciprocal, rounded: a first
-// quotient is put right by its remainder, which an FMA computes without rounding
-// (Markstein, IBM Journal of Research and Development 34, 1990). It is the
-// rounded quotient but for ranges that hg_table_computable rules out.
-HG_COMPUTE static inline __m256 quotient(__m256 x, __m256 d, __m256 r) {
-	const __m256 q = _mm256_mul_ps(x, r);
-	return _mm256_fmadd_ps(_mm256_fnmadd_ps(q, d, x), r, q);
-}
-
-// compute writes the row's pixels but for the last few and returns their number.
-// It loads 16 bytes for four pixels, and stops where they would end behind the row.
-HG_COMPUTE static size_t compute(const hg_sink *s, size_t row, const uint8_t *rgb, size_t step) {
-	const size_t plane = s->width * s->height, at = row * s->width;
-	const hg_table *t = s->table;
-	// The reds of four pixels, then the greens, then the blues.
-	const __m128i apart = step == 3 ? _mm_setr_epi8(0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11, -1, -1, -1, -1)
-					: _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, -1, -1, -1, -1);
-	const __m256 most = _mm256_set1_ps(255), least = _mm256_set1_ps(1.0f / 255);
-	size_t x = 0;
-	for (; x + 10 <= s->width; x += 8, rgb += 8 * step) {
-		const __m128i left = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)rgb), apart);
-		const __m128i right = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(rgb + 4 * step)), apart);
-		const __m128i red_green = _mm_unpacklo_epi32(left, right);
-		const __m128i of[3] = {red_green, _mm_srli_si128(red_green, 8), _mm_unpackhi_epi32(left, right)};
-		for (size_t c = 0; c < 3; c++) {
-			const __m256 v = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(of[c]));
-			const __m256 centred = _mm256_sub_ps(quotient(v, most, least), _mm256_set1_ps(t->mean[c]));
-			const __m256 value = quotient(centred, _mm256_set1_ps(t->std[c]), _mm256_set1_ps(t->inverse[c]));
-			const size_t to = c * plane + at + x;
-			if (s->layout == HG_FLOAT32)
-				_mm256_storeu_ps((float *)s->dst + to, value);
-			else
-				_mm_storeu_si128((__m128i *)((uint16_t *)s->dst + to), _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
-		}
-	}
-	return x;
-}
-
-int hg_table_computable(const hg_table *t) {
-	enum { SAMPLES = 256, WIDTH = SAMPLES + 16 }; // the last pixels are looked up
-	if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c"))
-		return 0;
-	uint8_t rgb[3 * WIDTH];
-	uint32_t f32[3 * WIDTH];
-	uint16_t f16[3 * WIDTH];
-	for (size_t i = 0; i < sizeof rgb; i++)
-		rgb[i] = (uint8_t)(i / 3);
-	const hg_sink singles = {.layout = HG_FLOAT32, .width = WIDTH, .height = 1, .table = t, .dst = f32};
-	const hg_sink halves = {.layout = HG_FLOAT16, .width = WIDTH, .height = 1, .table = t, .dst = f16};
-	if (compute(&singles, 0, rgb, 3) < SAMPLES || compute(&halves, 0, rgb, 3) < SAMPLES)
-		return 0;
-	for (size_t c = 0; c < 3; c++)
-		if (memcmp(f32 + c * WIDTH, t->f32[c], sizeof t->f32[c]) != 0 || memcmp(f16 + c * WIDTH, t->f16[c], sizeof t->f16[c]) != 0)
-			return 0;
-	return 1;
-}
-#else
-static size_t compute(const hg_sink *s, size_t row, const uint8_t *rgb, size_t step) {
-	(void)s, (void)row, (void)rgb, (void)step;
-	return 0;
-}
-
-int hg_table_computable(const hg_table *t) {
-	(void)t;
-	return 0;
-}
-#endif
-
-void hg_sink_row(const hg_sink *s, size_t row, const uint8_t *rgb, size_t step) {
-	const size_t plane = s->width * s->height, at = row * s->width;
-	if (s->layout == HG_RGB8) {
-		uint8_t *dst = (uint8_t *)s->dst + 3 * at;
-		if (step == 3) {
-			memcpy(dst, rgb, 3 * s->width);
-			return;
-		}
-		for (size_t x = 0; x < s->width; x++)
-			memcpy(dst + 3 * x, rgb + step * x, 3);
+void hg_sink_row(uint8_t *dst, size_t width, size_t row, const uint8_t *rgb, size_t step) {
+	dst += 3 * width * row;
+	if (step == 3) {
+		memcpy(dst, rgb, 3 * width);
 		return;
 	}
-	const hg_table *t = s->table;
-	size_t x = t->computable ? compute(s, row, rgb, step) : 0;
-	rgb += step * x;
-	if (s->layout == HG_FLOAT32) {
-		uint32_t *r = (uint32_t *)s->dst + at, *g = r + plane, *b = g + plane;
-		for (; x < s->width; x++, rgb += step) {
-			r[x] = t->f32[0][rgb[0]];
-			g[x] = t->f32[1][rgb[1]];
-			b[x] = t->f32[2][rgb[2]];
-		}
-	} else {
-		uint16_t *r = (uint16_t *)s->dst + at, *g = r + plane, *b = g + plane;
-		for (; x < s->width; x++, rgb += step) {
-			r[x] = t->f16[0][rgb[0]];
-			g[x] = t->f16[1][rgb[1]];
-			b[x] = t->f16[2][rgb[2]];
-		}
-	}
+	// Four bytes are moved at once; the fourth is written over by the next pixel.
+	for (; width > 1; width--, dst += 3, rgb += 4)
+		memcpy(dst, rgb, 4);
+	memcpy(dst, rgb, 3);
 }

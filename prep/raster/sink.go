@@ -6,18 +6,8 @@ package raster
 // #include "status.h"
 import "C"
 
-import "unsafe"
-
-// The C decoders get the file, the table and the destination as arguments of
-// one call for an image and keep none of them: all three stay Go's.
-
-// pointers gives a C decoder the table, nil for RGB8, and the destination.
-func (t Target) pointers() (table *C.hg_table, dst unsafe.Pointer) {
-	if t.Layout != RGB8 {
-		table = (*C.hg_table)(unsafe.Pointer(t.Table))
-	}
-	return table, unsafe.Pointer(unsafe.SliceData(t.Dst))
-}
+// The C decoders get the file and the destination as arguments of one call for an
+// image and keep neither: both stay Go's.
 
 // How much of a file is read. What writers make is far below: some ten scans,
 // hundreds of frames, chunks of several KB; what is above is made to cost time.

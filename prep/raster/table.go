@@ -1,13 +1,30 @@
 package raster
 
-// #include "sink.h"
+// #include "table.h"
 import "C"
 
 import (
-	"encoding/binary"
+	"fmt"
 	"math"
 	"unsafe"
 )
+
+// Layout says how the values of a tile's samples lie in memory: a plane for each
+// channel, 3 x H x W, little-endian.
+type Layout int
+
+const (
+	Float32 Layout = iota
+	Float16        // IEEE binary16
+)
+
+// Size is the number of bytes of one value.
+func (l Layout) Size() int {
+	if l == Float16 {
+		return 2
+	}
+	return 4
+}
 
 // Table holds, for each channel, the normalised value of each of the 256
 // possible samples: (v/255 - mean)/std with every step rounded to float32,
@@ -23,7 +40,7 @@ type Table struct {
 	computable         int32
 }
 
-// C reads a Table as the hg_table of sink.h.
+// C reads a Table as the hg_table of table.h.
 var _ [unsafe.Sizeof(Table{})]byte = [C.sizeof_hg_table]byte{}
 
 // NewTable computes the table for a mean and a standard deviation per channel.
@@ -49,26 +66,14 @@ func agrees(t *Table) bool {
 	return C.hg_table_computable((*C.hg_table)(unsafe.Pointer(t))) != 0
 }
 
-// put writes one row of RGB pixels to the target.
-func (t Target) put(row, width, height int, rgb []byte) {
-	switch t.Layout {
-	case RGB8:
-		copy(t.Dst[3*width*row:3*width*(row+1)], rgb)
-	case Float32:
-		for c := range 3 {
-			plane := t.Dst[4*width*(c*height+row):][:4*width]
-			for x := range width {
-				binary.LittleEndian.PutUint32(plane[4*x:], math.Float32bits(t.Table.F32[c][rgb[3*x+c]]))
-			}
-		}
-	case Float16:
-		for c := range 3 {
-			plane := t.Dst[2*width*(c*height+row):][:2*width]
-			for x := range width {
-				binary.LittleEndian.PutUint16(plane[2*x:], t.Table.F16[c][rgb[3*x+c]])
-			}
-		}
+// Write writes the values of the samples of a tile, which are in the order that
+// Decode gives them in, to dst. It panics unless dst has room for just those.
+func (t *Table) Write(dst []byte, layout Layout, rgb []byte) {
+	if len(rgb) == 0 || len(rgb)%3 != 0 || len(dst) != len(rgb)*layout.Size() {
+		panic(fmt.Sprintf("raster: destination of %d bytes for %d samples of %d", len(dst), len(rgb), layout.Size()))
 	}
+	pixels := C.size_t(len(rgb) / 3)
+	C.hg_table_write((*C.hg_table)(unsafe.Pointer(t)), C.int(layout), (*C.uint8_t)(unsafe.SliceData(rgb)), pixels, pixels, unsafe.Pointer(unsafe.SliceData(dst)))
 }
 
 // Float16Bits rounds x to IEEE binary16, half to even.

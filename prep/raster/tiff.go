@@ -279,7 +279,7 @@ func (m *tiffImage) rows(i int) int {
 
 // decodeTIFF reads the first picture of a TIFF. Only the compressed bytes of its
 // strips or tiles ever reach C code.
-func decodeTIFF(data []byte, width, height int, t Target) error {
+func decodeTIFF(data []byte, width, height int, rgb []byte) error {
 	m, err := readTIFF(data, width, height)
 	if err != nil {
 		return err
@@ -298,17 +298,13 @@ func decodeTIFF(data []byte, width, height int, t Target) error {
 		m.drawChunk(stored, i, chunk)
 	}
 	if m.orientation == 1 {
-		for y := range height {
-			t.put(y, width, height, stored[3*width*y:][:3*width])
-		}
+		copy(rgb, stored)
 		return nil
 	}
-	rgb := make([]byte, 3*width)
 	for y := range height {
 		for x := range width {
-			copy(rgb[3*x:3*x+3], stored[3*m.source(x, y):])
+			copy(rgb[3*(width*y+x):][:3], stored[3*m.source(x, y):])
 		}
-		t.put(y, width, height, rgb)
 	}
 	return nil
 }

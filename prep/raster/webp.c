@@ -5,14 +5,13 @@
 #include <webp/decode.h>
 #include <webp/demux.h>
 
-
-static int read_frame(const WebPIterator *frame, const hg_sink *sink) {
-	const size_t stride = 4 * sink->width, w = (size_t)frame->width, h = (size_t)frame->height;
+static int read_frame(const WebPIterator *frame, size_t width, size_t height, uint8_t *dst) {
+	const size_t stride = 4 * width, w = (size_t)frame->width, h = (size_t)frame->height;
 	const size_t x = (size_t)frame->x_offset, y = (size_t)frame->y_offset;
 	WebPDecoderConfig config;
-	if (x + w > sink->width || y + h > sink->height || !WebPInitDecoderConfig(&config))
+	if (x + w > width || y + h > height || !WebPInitDecoderConfig(&config))
 		return HG_DAMAGED;
-	uint8_t *canvas = calloc(sink->height, stride);
+	uint8_t *canvas = calloc(height, stride);
 	if (!canvas)
 		return HG_MEMORY;
 	config.output.colorspace = MODE_RGBA;
@@ -22,17 +21,15 @@ static int read_frame(const WebPIterator *frame, const hg_sink *sink) {
 	config.output.u.RGBA.size = stride * h - 4 * x;
 	const VP8StatusCode status = WebPDecode(frame->fragment.bytes, frame->fragment.size, &config);
 	if (status == VP8_STATUS_OK)
-		for (size_t row = 0; row < sink->height; row++)
-			hg_sink_row(sink, row, canvas + stride * row, 4);
+		for (size_t row = 0; row < height; row++)
+			hg_sink_row(dst, width, row, canvas + stride * row, 4);
 	free(canvas);
 	if (status == VP8_STATUS_OUT_OF_MEMORY)
 		return HG_MEMORY;
 	return status == VP8_STATUS_OK ? HG_OK : HG_DAMAGED;
 }
 
-int hg_webp_read(const uint8_t *file, size_t size, size_t width, size_t height, int max_frames, int layout,
-		 const hg_table *table, void *dst) {
-	const hg_sink sink = {.layout = layout, .width = width, .height = height, .table = table, .dst = dst};
+int hg_webp_read(const uint8_t *file, size_t size, size_t width, size_t height, int max_frames, uint8_t *dst) {
 	const WebPData data = {.bytes = file, .size = size};
 	// The demuxer takes headers that the decoder does not.
 	WebPBitstreamFeatures features;
@@ -48,7 +45,7 @@ int hg_webp_read(const uint8_t *file, size_t size, size_t width, size_t height, 
 	else if (WebPDemuxGetI(demuxer, WEBP_FF_FRAME_COUNT) > (uint32_t)max_frames)
 		status = HG_TOO_MUCH;
 	else if (WebPDemuxGetFrame(demuxer, 1, &frame))
-		status = read_frame(&frame, &sink);
+		status = read_frame(&frame, width, height, dst);
 	WebPDemuxReleaseIterator(&frame);
 	WebPDemuxDelete(demuxer);
 	return status;

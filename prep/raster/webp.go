@@ -19,7 +19,7 @@ func isWebP(data []byte) bool {
 	return false
 }
 
-func decodeWebP(data []byte, width, height int, t Target) error {
+func decodeWebP(data []byte, width, height int, rgb []byte) error {
 	w, h, ok := webpSize(data)
 	if !ok {
 		return damaged(WebP)
@@ -31,9 +31,8 @@ func decodeWebP(data []byte, width, height int, t Target) error {
 	if chunks, frames := webpParts(data); chunks > maxParts || frames > maxFrames {
 		return tooManyFrames()
 	}
-	table, dst := t.pointers()
 	return refused(WebP, C.hg_webp_read((*C.uint8_t)(unsafe.SliceData(data)), C.size_t(len(data)), C.size_t(width), C.size_t(height),
-		maxFrames, C.int(t.Layout), table, dst))
+		maxFrames, (*C.uint8_t)(unsafe.SliceData(rgb))))
 }
 
 // webpSize reads the size of the canvas from the first chunk, which is lossy,

@@ -9,9 +9,8 @@
 #include "status.h"
 
 // hg_webp_read decodes the first frame onto a canvas of zeros, which must be of
-// that size, and drops alpha. A file of more than max_frames frames is refused
+// that size, drops alpha and writes what is left to dst. A file of more than max_frames frames is refused
 // with HG_TOO_MUCH.
-int hg_webp_read(const uint8_t *file, size_t size, size_t width, size_t height, int max_frames, int layout,
-		 const hg_table *table, void *dst);
+int hg_webp_read(const uint8_t *file, size_t size, size_t width, size_t height, int max_frames, uint8_t *dst);
 
 #endif

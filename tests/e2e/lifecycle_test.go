@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/http"
@@ -113,6 +114,37 @@ func TestKilledGatewayLeavesNothing(t *testing.T) {
 	}
 	gone(t, s.TritonPID())
 	<-s.Exited() // its pipes are closed only when its whole family has ended
+}
+
+// The shared memory of a gateway that was killed is freed by the next one; that of one
+// that ends is gone with it.
+func TestSharedMemoryOfAKilledGateway(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	o := stack.Options{Race: raceEnabled, Env: []string{"MODELS=h1,tissue-seg", "TENSOR_TRANSPORT=auto"}}
+	killed, err := stack.Start(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := killed.Segments()
+	if err := killed.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-killed.Exited()
+	next := start(t, o)
+	kept := next.Segments()
+	if len(left) != 2 || len(kept) != 2 {
+		t.Errorf("segments %v, then %v, want two each", left, kept)
+	}
+	if a := post(t, next, "/invocations", tileRequest("h1", 0, 0).Body()); a.Status != http.StatusOK {
+		t.Errorf("status %d: %s", a.Status, a.Raw)
+	}
+	next.Stop()
+	for _, path := range append(left, kept...) {
+		if _, err := os.Stat(path); !os.IsNotExist(err) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
 }
 
 // Several stacks run side by side, and a port that is taken is said to be.

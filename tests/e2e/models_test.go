@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"histogate/prep"
@@ -115,13 +116,19 @@ func holdToReference(t *testing.T, s *stack.Stack, folder string) {
 }
 
 // Each model answers each mode with what onnxruntime makes of the tensors that Pillow
-// and numpy make of the same request, after the output's transforms: bit for bit.
+// and numpy make of the same request, after the output's transforms: bit for bit, be
+// the tensors handed to Triton in shared memory or in messages.
 func TestEveryModelAndModeEqualsReference(t *testing.T) {
-	s := start(t, stack.Options{})
-	for _, model := range []string{"h0-mini", "h0", "h1", "m-optimus", "tissue-seg"} {
-		t.Run(model, func(t *testing.T) {
-			holdToReference(t, s, filepath.Join(stack.Root(), "model_repository", model))
-		})
+	models := []string{"h0-mini", "h0", "h1", "m-optimus", "tissue-seg"}
+	var s *stack.Stack
+	for _, transport := range []string{"raw", "auto"} {
+		s = start(t, stack.Options{Env: []string{"TENSOR_TRANSPORT=" + transport}})
+		for _, model := range models {
+			t.Run(transport+"/"+model, func(t *testing.T) {
+				holdToReference(t, s, filepath.Join(stack.Root(), "model_repository", model))
+			})
+		}
+		holdSegments(t, s, map[string]int{"raw": 0, "auto": len(models)}[transport])
 	}
 	t.Run("mask", func(t *testing.T) { maskOfTissue(t, s) })
 	t.Run("counts", func(t *testing.T) { wholeCounts(t, s) })
@@ -135,6 +142,21 @@ func TestEveryModelAndModeEqualsReference(t *testing.T) {
 	}
 	wantFailure(t, post(t, s, "/api/predict/h1", request.Body()), http.StatusBadRequest, "unsupported_mode", "prediction", "embedding")
 	wantFailure(t, post(t, s, "/api/embed/tissue-seg", request.Body()), http.StatusBadRequest, "unsupported_mode", "embedding", "prediction")
+}
+
+// holdSegments checks that tensors have gone through shared memory, of so many models.
+func holdSegments(t *testing.T, s *stack.Stack, models int) {
+	t.Helper()
+	segments := s.Segments()
+	if len(segments) != models {
+		t.Errorf("Triton has mapped %v, want a segment for each of %d models", segments, models)
+	}
+	for _, path := range segments {
+		var file syscall.Stat_t
+		if err := syscall.Stat(path, &file); err != nil || file.Blocks == 0 {
+			t.Errorf("%s: %d blocks, %v: no tensor was ever in it", path, file.Blocks, err)
+		}
+	}
 }
 
 // A mask is one value, 0 or 1, for each pixel, and tells the tissue from the glass

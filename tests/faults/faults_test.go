@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -35,8 +36,12 @@ func TestFaults(t *testing.T) {
 		for _, f := range faultsOfABatch() {
 			t.Run(f.name, func(t *testing.T) { f.meet(t, b, r) })
 		}
+		shared := b.Segments()
 		for _, f := range faultsOfAProcess() {
 			t.Run(f.name, func(t *testing.T) { f.meet(t, b, r) })
+		}
+		if now := b.Segments(); len(shared) != 1 || !slices.Equal(shared, now) {
+			t.Errorf("the last Triton has mapped %v, the first one %v: each is given the same shared memory", now, shared)
 		}
 	})
 	for _, test := range []struct {

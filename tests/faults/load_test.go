@@ -58,7 +58,8 @@ func fill(t *testing.T, b *bench, callers int) {
 			for ctx.Err() == nil {
 				_, _ = client.Infer(ctx, &tritonclient.InferRequest{ // it may be refused, as others are
 					Model:   "h1",
-					Inputs:  []tritonclient.Tensor{{Name: "tile", Datatype: tritonclient.Float32, Shape: []int64{1, 3, 224, 224}, Data: data}},
+					Inputs:  []tritonclient.TensorSpec{{Name: "tile", Datatype: tritonclient.Float32, Shape: []int64{1, 3, 224, 224}}},
+					Write:   func(_ int, dst []byte) { copy(dst, data) },
 					Outputs: []tritonclient.TensorSpec{{Name: "embedding", Datatype: tritonclient.Float32, Shape: []int64{1, 1536}}},
 				})
 			}
@@ -87,9 +88,19 @@ func queueTimeout(t *testing.T, r *report) {
 }
 
 // A batch that outlives its callers' deadline, but not its own limit, answers when
-// nobody waits any more. What it says reaches nobody else.
+// nobody waits any more. What it says reaches nobody else, be its inputs in messages or
+// in shared memory, which others are given meanwhile.
 func lateAnswer(t *testing.T, r *report) {
-	b := start(t, setup{env: []string{"REQUEST_TIMEOUT=2s"}})
+	for transport, segments := range map[string]int{"raw": 0, "auto": 1} {
+		t.Run(transport, func(t *testing.T) { lateAnswerBy(t, r, transport, segments) })
+	}
+}
+
+func lateAnswerBy(t *testing.T, r *report, transport string, segments int) {
+	b := start(t, setup{env: []string{"REQUEST_TIMEOUT=2s", "TENSOR_TRANSPORT=" + transport}})
+	if mapped := b.Segments(); len(mapped) != segments {
+		t.Fatalf("Triton has mapped %v, want %d", mapped, segments)
+	}
 	p := watchPing(t, b.Stack, 10*time.Millisecond)
 	l := startLoad(b, callers)
 	for range 2 {
@@ -101,7 +112,7 @@ func lateAnswer(t *testing.T, r *report) {
 	time.Sleep(time.Second)
 	l.end()
 	p.staysOn(t)
-	r.add("late answer", l, "never", "")
+	r.add("late answer, "+transport, l, "never", "")
 	l.hold(t, l.failed(), 2*time.Second)
 	if l.codes["backend_timeout"] == 0 {
 		t.Errorf("nobody's deadline passed inside Triton: %v", l.codes)

@@ -207,7 +207,7 @@ type decoded struct {
 func ours(data []byte, width, height int) decoded {
 	d := decoded{width: width, height: height}
 	dst := make([]byte, 3*width*height)
-	if d.err = raster.Decode(data, width, height, formats, raster.Target{Dst: dst}); d.err == nil {
+	if d.err = raster.Decode(data, width, height, formats, dst); d.err == nil {
 		sum := sha256.Sum256(dst)
 		d.sum = hex.EncodeToString(sum[:])
 	}

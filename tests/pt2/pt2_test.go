@@ -160,17 +160,17 @@ func connect(t *testing.T, s *stack.Stack) *tritonclient.Client {
 func checkRaw(t *testing.T, s *stack.Stack, requests []request, want []expected) {
 	t.Helper()
 	client := connect(t, s)
-	answers := make([][]tritonclient.Tensor, len(requests))
+	answers := make([]*tritonclient.Answer, len(requests))
 	var group sync.WaitGroup
 	for i, r := range requests {
 		config, err := client.ModelConfig(t.Context(), r.ModelName)
 		if err != nil {
 			t.Fatal(err)
 		}
-		call := &tritonclient.InferRequest{Model: r.ModelName}
-		for k, in := range config.Input {
-			call.Inputs = append(call.Inputs, tritonclient.Tensor{
-				Name: in.Name, Datatype: tritonclient.DatatypeOf(in.DataType), Shape: append([]int64{1}, in.Dims...), Data: want[i].Inputs[k],
+		call := &tritonclient.InferRequest{Model: r.ModelName, Write: func(k int, dst []byte) { copy(dst, want[i].Inputs[k]) }}
+		for _, in := range config.Input {
+			call.Inputs = append(call.Inputs, tritonclient.TensorSpec{
+				Name: in.Name, Datatype: tritonclient.DatatypeOf(in.DataType), Shape: append([]int64{1}, in.Dims...),
 			})
 		}
 		for _, out := range config.Output {
@@ -186,9 +186,12 @@ func checkRaw(t *testing.T, s *stack.Stack, requests []request, want []expected)
 		})
 	}
 	group.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
 	worst := map[string]float64{}
-	for i, outputs := range answers {
-		for k, out := range outputs {
+	for i, answer := range answers {
+		for k, out := range answer.Outputs {
 			key := requests[i].ModelName + " " + out.Name
 			worst[key] = max(worst[key], distance(floats(out.Data), floats(want[i].Raw[k])))
 		}

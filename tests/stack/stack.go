@@ -223,6 +223,19 @@ func (s *Stack) TritonAddress() string {
 	return address
 }
 
+// Segments are the files in shared memory through which the gateway hands tensors to
+// the latest Triton child: those that it has mapped.
+func (s *Stack) Segments() (paths []string) {
+	maps, _ := os.ReadFile(fmt.Sprintf("/proc/%d/maps", s.TritonPID())) // empty when it has ended
+	for line := range strings.Lines(string(maps)) {
+		if _, name, ok := strings.Cut(strings.TrimSpace(line), "/dev/shm/histogate-tensors-"); ok {
+			paths = append(paths, "/dev/shm/histogate-tensors-"+name)
+		}
+	}
+	slices.Sort(paths)
+	return slices.Compact(paths)
+}
+
 // tritonStarted is what the gateway logged at the latest start of a Triton child.
 func (s *Stack) tritonStarted() (latest map[string]any) {
 	for _, entry := range s.Log() {

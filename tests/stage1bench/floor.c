@@ -4,11 +4,11 @@
 
 // The very code that prep/raster runs, under names of its own: both are linked
 // into one program.
-#define hg_sink_row floor_sink_row
+#define hg_table_write floor_table_write
 #define hg_table_computable floor_table_computable
 #define hg_unfilter floor_unfilter_rows
 #define hg_unfilter_portable floor_unfilter_portable
-#include "../../prep/raster/sink.c"
+#include "../../prep/raster/table.c"
 #include "../../prep/raster/unfilter.c"
 
 _Static_assert((int)FLOOR_SLACK == (int)HG_ROW_SLACK, "each row has what the unfilter needs");
@@ -34,7 +34,6 @@ void floor_unfilter(const uint8_t *rows, size_t width, size_t height, uint8_t *r
 }
 
 void floor_table(const uint8_t *rgb, size_t width, size_t height, const void *table, float *planes) {
-	const hg_sink sink = {.layout = HG_FLOAT32, .width = width, .height = height, .table = table, .dst = planes};
 	for (size_t y = 0; y < height; y++)
-		floor_sink_row(&sink, y, rgb + (3 * width + HG_ROW_SLACK) * y, 3);
+		floor_table_write(table, HG_FLOAT32, rgb + (3 * width + HG_ROW_SLACK) * y, width, width * height, planes + width * y);
 }

@@ -52,7 +52,7 @@ func prepare(folder string) (list []measurement, stop func(), err error) {
 	if err != nil || len(tiles) == 0 {
 		return nil, stop, fmt.Errorf("no tiles; run this at the root of the repository (%w)", err)
 	}
-	preparer := prep.NewPreparer(spec)
+	preparer, tensor := prep.NewPreparer(spec), make([]byte, spec.Inputs[0].Bytes())
 	for _, f := range formats {
 		var bodies [][]byte
 		var files []string
@@ -80,10 +80,10 @@ func prepare(folder string) (list []measurement, stop func(), err error) {
 			return nil, stop, err
 		}
 		running = append(running, python)
-		if err := compare(preparer, python, bodies); err != nil {
+		if err := compare(preparer, python, bodies, tensor); err != nil {
 			return nil, stop, fmt.Errorf("%s: %w", f.name, err)
 		}
-		list = append(list, ours(f.name+"/ours", func(i int) error { return stage1(preparer, bodies[i%len(bodies)]) }))
+		list = append(list, ours(f.name+"/ours", func(i int) error { return stage1(preparer, bodies[i%len(bodies)], tensor) }))
 		for _, variant := range []string{"tuned", "plain"} {
 			list = append(list, measurement{name: f.name + "/python-" + variant, measure: func() (float64, error) {
 				once, err := python.seconds(variant, 1)
@@ -128,7 +128,7 @@ func floorOf(spec *prep.Spec, bodies [][]byte) ([]measurement, error) {
 }
 
 // stage1 is all that is measured of ours.
-func stage1(p *prep.Preparer, body []byte) error {
+func stage1(p *prep.Preparer, body, tensor []byte) error {
 	request, err := prep.ParseRequest(body)
 	if err != nil {
 		return err
@@ -137,12 +137,13 @@ func stage1(p *prep.Preparer, body []byte) error {
 	if err != nil {
 		return err
 	}
+	sample.Write(0, tensor)
 	sample.Release()
 	return nil
 }
 
 // compare has both sides make each tensor once.
-func compare(p *prep.Preparer, python *reference, bodies [][]byte) error {
+func compare(p *prep.Preparer, python *reference, bodies [][]byte, tensor []byte) error {
 	for i, body := range bodies {
 		request, err := prep.ParseRequest(body)
 		if err != nil {
@@ -152,8 +153,9 @@ func compare(p *prep.Preparer, python *reference, bodies [][]byte) error {
 		if err != nil {
 			return err
 		}
-		sum := sha256.Sum256(sample.Tensors[0])
+		sample.Write(0, tensor)
 		sample.Release()
+		sum := sha256.Sum256(tensor)
 		for _, variant := range []string{"plain", "tuned"} {
 			other, err := python.digest(variant, i)
 			if err != nil {

@@ -6,6 +6,7 @@ package tritontest
 import (
 	"context"
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -34,10 +35,14 @@ type Server struct {
 
 	ID     string
 	Models map[string]*Model
+	// SharedMemory tells that the server runs beside its clients and can open their
+	// shared memory.
+	SharedMemory bool
 
 	mu       sync.Mutex
 	loaded   map[string]bool
 	unloaded map[string]int
+	regions  map[string]*os.File
 }
 
 // Unloads is how often the model was to be unloaded.
@@ -50,7 +55,7 @@ func (s *Server) Unloads(model string) int {
 // Start serves until the test ends and returns the address.
 func (s *Server) Start(t testing.TB) string {
 	t.Helper()
-	s.loaded, s.unloaded = map[string]bool{}, map[string]int{}
+	s.loaded, s.unloaded, s.regions = map[string]bool{}, map[string]int{}, map[string]*os.File{}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -58,6 +63,7 @@ func (s *Server) Start(t testing.TB) string {
 	server := grpc.NewServer()
 	kserve.RegisterGRPCInferenceServiceServer(server, s)
 	go func() { _ = server.Serve(listener) }() // ends with Stop
+	t.Cleanup(s.Restart)
 	t.Cleanup(server.Stop)
 	return listener.Addr().String()
 }
@@ -152,6 +158,9 @@ func (s *Server) RepositoryModelUnload(_ context.Context, r *kserve.RepositoryMo
 func (s *Server) ModelInfer(ctx context.Context, r *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
 	m, err := s.model(r.ModelName, true)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.fetch(r); err != nil {
 		return nil, err
 	}
 	if m.Infer != nil {

@@ -16,6 +16,7 @@
 #include "jpeg.h"
 #include "hg_png.h"
 #include "sink.h"
+#include "table.h"
 #include "unfilter.h"
 #include "webp.h"
 
@@ -53,7 +54,6 @@ static uint8_t *noise(size_t size) {
 	return c;
 }
 
-static const int sample_size[] = {[HG_RGB8] = 1, [HG_FLOAT32] = 4, [HG_FLOAT16] = 2};
 static hg_table tables[2]; // looked up and, where this processor can, computed
 
 static void make_tables(void) {
@@ -72,15 +72,21 @@ static void make_tables(void) {
 	t->computable = hg_table_computable(t);
 }
 
-static void *destination(size_t width, size_t height, int layout) {
-	return noise(3 * width * height * (size_t)sample_size[layout]);
+// Values of any number of pixels, at any address.
+static void table(void) {
+	const size_t pixels = 1 + next(60), skew = next(4);
+	const int layout = next(2) ? HG_FLOAT32 : HG_FLOAT16;
+	uint8_t *rgb = noise(3 * pixels), *dst = noise(skew + 3 * pixels * (layout == HG_FLOAT32 ? 4 : 2));
+	hg_table_write(&tables[next(2)], layout, rgb, pixels, pixels, dst + skew);
+	free(dst);
+	free(rgb);
 }
 
 static size_t row_bytes(size_t cols, const hg_png_layout *l) {
 	return (cols * (size_t)(l->depth * l->channels) + 7) / 8;
 }
 
-// One picture of noise in any layout; its stream sound, too short or damaged.
+// One picture of noise of any kind; its stream sound, too short or damaged.
 static void png(void) {
 	static const int depths[] = {1, 2, 4, 8, 16};
 	static const int grid[7][4] = {{0, 0, 8, 8}, {4, 0, 8, 8}, {0, 4, 4, 8}, {2, 0, 4, 4}, {0, 2, 2, 4}, {1, 0, 2, 2}, {0, 1, 1, 2}};
@@ -127,10 +133,9 @@ static void png(void) {
 		spans[i] = (hg_png_span){.offset = from, .size = n};
 		from += n;
 	}
-	const int layout = (int)next(3);
-	void *dst = destination(l.width, l.height, layout);
+	uint8_t *dst = noise(3 * l.width * l.height);
 	size_t last;
-	hg_png_read(file, spans, count, &l, lut, layout, &tables[next(2)], dst, &last);
+	hg_png_read(file, spans, count, &l, lut, dst, &last);
 	free(dst);
 	free(lut);
 	free(file);
@@ -182,10 +187,8 @@ static void jpeg(const uint8_t *seed, size_t size) {
 	if (!next(6))
 		size = next((uint32_t)size + 1);
 	if (width > 0 && height > 0 && width <= SIDE && height <= SIDE && (components == 1 || components == 3 || components == 4)) {
-		const int layout = (int)next(3);
-		uint8_t *exact = copy(file, size);
-		void *dst = destination(width, height, layout);
-		hg_jpeg_read(exact, size, width, height, components, 1 + (int)next(100), layout, &tables[next(2)], dst);
+		uint8_t *exact = copy(file, size), *dst = noise(3 * width * height);
+		hg_jpeg_read(exact, size, width, height, components, 1 + (int)next(100), dst);
 		free(dst);
 		free(exact);
 	}
@@ -198,10 +201,8 @@ static void webp(const uint8_t *seed, size_t size) {
 	if (!next(6))
 		size = next((uint32_t)size + 1);
 	const size_t side = next(8) ? 224 : 1 + next(SIDE);
-	const int layout = (int)next(3);
-	uint8_t *exact = copy(file, size);
-	void *dst = destination(side, side, layout);
-	hg_webp_read(exact, size, side, side, 1 + (int)next(5), layout, &tables[next(2)], dst);
+	uint8_t *exact = copy(file, size), *dst = noise(3 * side * side);
+	hg_webp_read(exact, size, side, side, 1 + (int)next(5), dst);
 	free(dst);
 	free(exact);
 	free(file);
@@ -236,6 +237,7 @@ int main(int argc, char **argv) {
 		for (int k = 0; k < 4; k++) {
 			png();
 			unfilter();
+			table();
 		}
 		if (memcmp(data[i], "RIFF", 4) == 0)
 			webp(data[i], size[i]);
