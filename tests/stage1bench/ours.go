@@ -13,6 +13,7 @@ import (
 
 	"histogate/prep"
 	"histogate/prep/raster"
+	"histogate/tests/floor"
 )
 
 const side = 224 // pixels of a tile, each way
@@ -111,19 +112,19 @@ func floorOf(spec *prep.Spec, bodies [][]byte) ([]measurement, error) {
 		mean[c], std[c] = float32(spec.Tile.Mean[c]), float32(spec.Tile.Std[c])
 	}
 	table := raster.NewTable(mean, std)
-	floors := make([]*floor, len(bodies))
+	floors := make([]*floor.PNG, len(bodies))
 	for i, body := range bodies {
 		var err error
-		if floors[i], err = newFloor(body, table); err != nil {
+		if floors[i], err = floor.New(body, table); err != nil {
 			return nil, err
 		}
 	}
-	of := func(i int) *floor { return floors[i%len(floors)] }
+	of := func(i int) *floor.PNG { return floors[i%len(floors)] }
 	return []measurement{
-		ours("floor/base64", func(i int) error { return of(i).base64() }),
-		ours("floor/inflate", func(i int) error { return of(i).inflate() }),
-		ours("floor/unfilter", func(i int) error { return of(i).unfilter() }),
-		ours("floor/table", func(i int) error { return of(i).normalise() }),
+		ours("floor/base64", func(i int) error { return of(i).Base64() }),
+		ours("floor/inflate", func(i int) error { return of(i).Inflate() }),
+		ours("floor/unfilter", func(i int) error { return of(i).Unfilter() }),
+		ours("floor/table", func(i int) error { return of(i).Normalise() }),
 	}, nil
 }
 

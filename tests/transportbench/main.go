@@ -28,6 +28,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"histogate/tests/process"
 	"histogate/tests/stack"
 	"histogate/tritonclient"
 )
@@ -137,15 +138,15 @@ func measure(client *tritonclient.Client, m *model, triton, atOnce, requests int
 		values[3], values[4] = float64(memory.Mallocs), float64(memory.TotalAlloc)
 		values[0] = own()
 		var failure error
-		if values[1], failure = processorTime(triton); failure != nil {
+		if values[1], failure = microseconds(triton); failure != nil {
 			err = failure
 		}
 		for _, pid := range processes {
-			time, failure := processorTime(pid)
+			used, failure := microseconds(pid)
 			if failure != nil {
 				err = failure
 			}
-			values[2] += time
+			values[2] += used
 		}
 		return values
 	}
@@ -158,6 +159,12 @@ func measure(client *tritonclient.Client, m *model, triton, atOnce, requests int
 		f[i] = (after[i] - before[i]) / float64(requests)
 	}
 	return f, err
+}
+
+// microseconds of processor time that a process has used.
+func microseconds(pid int) (float64, error) {
+	used, err := process.CPU(pid)
+	return float64(used) / 1e3, err
 }
 
 // send sends requests to the model, so many at once.

@@ -91,21 +91,6 @@ func own() float64 {
 	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e3
 }
 
-// processorTime is another process's, to a hundredth of a second.
-func processorTime(pid int) (microseconds float64, err error) {
-	fields, err := stat(strconv.Itoa(pid))
-	if err != nil {
-		return 0, err
-	}
-	const tick = 10_000 // microseconds: sysconf(_SC_CLK_TCK) is 100 on Linux
-	user, err := strconv.ParseFloat(fields[11], 64)
-	if err != nil {
-		return 0, err
-	}
-	system, err := strconv.ParseFloat(fields[12], 64)
-	return (user + system) * tick, err
-}
-
 // children are the processes that a process has started: a Triton's, its backends'.
 func children(parent int) (pids []int, err error) {
 	processes, err := filepath.Glob("/proc/[0-9]*")

@@ -1,4 +1,6 @@
-package main
+// Package floor has the steps that a tile of PNG costs anybody, each alone: what the
+// whole is held against.
+package floor
 
 // #cgo CFLAGS: -std=c11 -O3 -Wall -Wextra
 // #cgo pkg-config: libdeflate
@@ -17,9 +19,11 @@ import (
 	"histogate/prep/raster"
 )
 
-// floor is the work of one PNG tile in its parts, each with what it starts from
-// and room for what it makes.
-type floor struct {
+const side = 224 // pixels of a tile, each way
+
+// PNG is the work of one tile in its parts, each with what it starts from and room for
+// what it makes.
+type PNG struct {
 	text   []byte // base64
 	png    []byte
 	stream []byte // the compressed rows
@@ -29,8 +33,9 @@ type floor struct {
 	table  *raster.Table
 }
 
-// newFloor takes a request apart. All its parts have been run once, in order.
-func newFloor(body []byte, table *raster.Table) (*floor, error) {
+// New takes a request apart, a JSON document with an image of 224 x 224 pixels. All its
+// parts have been run once, in order.
+func New(body []byte, table *raster.Table) (*PNG, error) {
 	var request struct {
 		Image string `json:"image_data"`
 	}
@@ -38,7 +43,7 @@ func newFloor(body []byte, table *raster.Table) (*floor, error) {
 		return nil, err
 	}
 	const pixels, slack = side * side, C.FLOOR_SLACK
-	f := &floor{
+	f := &PNG{
 		text:   []byte(request.Image),
 		png:    make([]byte, base64.StdEncoding.DecodedLen(len(request.Image))),
 		rows:   make([]byte, side*(1+3*side)+slack),
@@ -46,7 +51,7 @@ func newFloor(body []byte, table *raster.Table) (*floor, error) {
 		planes: make([]float32, 3*pixels),
 		table:  table,
 	}
-	if err := f.base64(); err != nil {
+	if err := f.Base64(); err != nil {
 		return nil, err
 	}
 	for rest := f.png[8:]; len(rest) >= 12; {
@@ -56,28 +61,32 @@ func newFloor(body []byte, table *raster.Table) (*floor, error) {
 		}
 		rest = rest[12+n:]
 	}
-	return f, errors.Join(f.inflate(), f.unfilter(), f.normalise())
+	return f, errors.Join(f.Inflate(), f.Unfilter(), f.Normalise())
 }
 
-func (f *floor) base64() error {
+// Base64 decodes the text of the image.
+func (f *PNG) Base64() error {
 	n, err := base64.StdEncoding.Decode(f.png[:cap(f.png)], f.text)
 	f.png = f.png[:n]
 	return err
 }
 
-func (f *floor) inflate() error {
+// Inflate decompresses its rows.
+func (f *PNG) Inflate() error {
 	if C.floor_inflate(u8(f.stream), C.size_t(len(f.stream)), u8(f.rows), C.size_t(side*(1+3*side))) == 0 {
 		return errors.New("the tile's data do not inflate to its rows")
 	}
 	return nil
 }
 
-func (f *floor) unfilter() error {
+// Unfilter undoes their filters.
+func (f *PNG) Unfilter() error {
 	C.floor_unfilter(u8(f.rows), side, side, u8(f.rgb))
 	return nil
 }
 
-func (f *floor) normalise() error {
+// Normalise writes the pixels as float32, channels first, by the table.
+func (f *PNG) Normalise() error {
 	C.floor_table(u8(f.rgb), side, side, unsafe.Pointer(f.table), (*C.float)(&f.planes[0]))
 	return nil
 }
