@@ -12,10 +12,6 @@ import (
 	"histogate/tritonclient/kserve"
 )
 
-// maxQueueSize is a backstop: the gateway bounds what it sends before Triton
-// does.
-const maxQueueSize = 1024
-
 // fixedBatch is the parameter that [FixedBatch] reads.
 const fixedBatch = "fixed_batch"
 
@@ -27,7 +23,6 @@ func (f *fitted) config() []byte {
 		MaxBatchSize: int32(f.spec.Batching.MaxBatchSize), // at most 1024, as checked
 		SchedulingChoice: &kserve.ModelConfig_DynamicBatching{DynamicBatching: &kserve.ModelDynamicBatching{
 			MaxQueueDelayMicroseconds: Microseconds(f.spec.Batching),
-			DefaultQueuePolicy:        &kserve.ModelQueuePolicy{MaxQueueSize: maxQueueSize},
 		}},
 		InstanceGroup: []*kserve.ModelInstanceGroup{{Kind: kserve.ModelInstanceGroup_KIND_CPU, Count: 1}},
 	}

@@ -30,7 +30,7 @@ func (p *pings) staysOn(t *testing.T) {
 // Triton's own queue is a backstop: when somebody else fills it the gateway's callers
 // are told that the service is busy.
 func queueFull(t *testing.T, r *report) {
-	b := start(t, setup{config: []string{"max_queue_size: 1024", "max_queue_size: 8"}})
+	b := start(t, setup{config: []string{"dynamic_batching {", "dynamic_batching { default_queue_policy { max_queue_size: 8 }"}})
 	b.ask(t, "pace", "0.2")
 	fill(t, b, 16)
 	p := watchPing(t, b.Stack, 10*time.Millisecond)
@@ -73,7 +73,7 @@ func fill(t *testing.T, b *bench, callers int) {
 
 // Requests that Triton itself gives up, because they waited in its queue for too long.
 func queueTimeout(t *testing.T, r *report) {
-	b := start(t, setup{config: []string{"max_queue_size: 1024", "max_queue_size: 1024 timeout_action: REJECT default_timeout_microseconds: 100000"}})
+	b := start(t, setup{config: []string{"dynamic_batching {", "dynamic_batching { default_queue_policy { timeout_action: REJECT default_timeout_microseconds: 100000 }"}})
 	b.ask(t, "pace", "0.4")
 	p := watchPing(t, b.Stack, 10*time.Millisecond)
 	l := startLoad(b, 16)
