@@ -22,6 +22,16 @@ func CPU(pid int) (time.Duration, error) {
 	return time.Duration(t.Nano()), nil
 }
 
+// ThreadCPU is the processor time that the calling thread has used, to the nanosecond.
+// A goroutine stays on one thread between runtime.LockOSThread and UnlockOSThread.
+func ThreadCPU() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+		panic(err) // Linux has this clock
+	}
+	return time.Duration(t.Nano())
+}
+
 // RSS is the memory of a process, in bytes, that is resident: its own and, of what it
 // has mapped, files and shared memory included, what it has touched.
 func RSS(pid int) (int, error) {
