@@ -44,7 +44,7 @@ type gated struct {
 func start(t *testing.T, race bool, env ...string) *gated {
 	t.Helper()
 	o, folder, err := stack.Variant(t.TempDir(), model, filepath.Join(stack.Root(), "tests/drain/testdata/gated"),
-		"max_queue_delay_ms: 2", "max_queue_delay_ms: 2\n  execute_limit_ms: 60000") // a batch that is held is no hang
+		"max_queue_delay_ms: 0", "max_queue_delay_ms: 0\n  execute_limit_ms: 60000") // a batch that is held is no hang
 	if err != nil {
 		t.Fatal(err)
 	}

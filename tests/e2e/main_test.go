@@ -147,7 +147,7 @@ func faultyModel(t *testing.T) (repository, backends string) {
 	t.Helper()
 	repository, backends = t.TempDir(), t.TempDir()
 	copyModel(t, repository, "h1", "faulty", `backend: "histogate"`, `backend: "faulty"`,
-		"microseconds: 2000", "microseconds: 300000", "max_queue_delay_ms: 2", "max_queue_delay_ms: 300")
+		"microseconds: 0", "microseconds: 300000", "max_queue_delay_ms: 0", "max_queue_delay_ms: 300")
 	for from, to := range map[string]string{
 		filepath.Join(stack.Root(), "build", "triton", "backends", "python"): filepath.Join(backends, "python"),
 		filepath.Join(stack.Root(), "deploy/triton/backends/histogate"):      filepath.Join(backends, "histogate"),

@@ -261,7 +261,7 @@ func contracts(t *testing.T, s *stack.Stack) {
 // them wait, together to one that does.
 func TestModesShareBatches(t *testing.T) {
 	repository := t.TempDir()
-	long := []string{"microseconds: 2000", "microseconds: 1000000", "max_queue_delay_ms: 2", "max_queue_delay_ms: 1000"}
+	long := []string{"microseconds: 0", "microseconds: 1000000", "max_queue_delay_ms: 0", "max_queue_delay_ms: 1000"}
 	copyModel(t, repository, "m-optimus", "m-optimus")
 	copyModel(t, repository, "m-optimus", "m-optimus-long", append([]string{"aliases: [m-optimus-stx]", "aliases: []", "max_batch_size: 48", "max_batch_size: 24"}, long...)...)
 	copyModel(t, repository, "tissue-seg", "tissue-seg")

@@ -1,7 +1,7 @@
 """The two-stage server in Python that histogate is measured beside: FastAPI, uvicorn, Pillow, onnxruntime.
 
 It serves h1's embeddings on 127.0.0.1. Its environment: PORT (8080; 0 for a free one),
-MODEL (the checkpoint), BATCH_MAX_SIZE (48), BATCH_MAX_WAIT_MS (2), PREPROCESS_WORKERS (8).
+MODEL (the checkpoint), BATCH_MAX_SIZE (48), BATCH_MAX_WAIT_MS (0), PREPROCESS_WORKERS (8).
 When it listens it prints {"port": N}, a line of its own; SIGTERM ends it.
 """
 
@@ -101,7 +101,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # uvicorn hands the signal on when it has ended
     most = setting("BATCH_MAX_SIZE", 48, int)
     model = Model(setting("MODEL", CHECKPOINT, str), most)
-    batcher = Batcher(model, most, setting("BATCH_MAX_WAIT_MS", 2, float) / 1000)
+    batcher = Batcher(model, most, setting("BATCH_MAX_WAIT_MS", 0, float) / 1000)
     app = application(model, batcher, setting("PREPROCESS_WORKERS", 8, int))
     listener = socket.create_server(("127.0.0.1", setting("PORT", 8080, int)))
     print(f'{{"port": {listener.getsockname()[1]}}}', flush=True)
