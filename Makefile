@@ -10,7 +10,7 @@ LINTER   := $(CACHE)/bin/golangci-lint-$(GOLANGCI)/golangci-lint
 TIED := setpriv --pdeathsig TERM
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test test-deploy breaks test-pt2 fuzz storm soak lint generate setup build
+.PHONY: help demo serve test test-deploy breaks test-pt2 fuzz bench profile storm soak lint generate setup build
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -55,6 +55,25 @@ fuzz: setup ## FUZZ_MUTANTS (200000) mutated images, ours against Pillow, from F
 test-pt2: ## .pt2 checkpoints compiled here, on a Triton with torch (7 GB, once)
 	exec $(TIED) tests/pt2/run
 
+# The models that cost a given time are made by measuring, so each machine has its own.
+BENCH_MODELS := build/bench-models
+$(BENCH_MODELS): $(addprefix tests/reference/,bench_models.py standins.py) $(addprefix model_repository/h1/,spec.yaml config.pbtxt) | setup
+	build/tools/bin/python tests/reference/bench_models.py $@.new
+	rm -rf $@ && mv $@.new $@
+	touch $@
+
+bench: peer := bench
+bench: BENCH_ROUNDS ?= 5
+bench: build $(BENCH_MODELS) ## stage 1 beside Pillow, then the stack beside one in Python, BENCH_ROUNDS (5) rounds (30 minutes)
+	go build -o build/stage1bench ./tests/stage1bench
+	$(TIED) build/stage1bench
+	go build -o build/bench ./tests/bench
+	exec $(TIED) build/bench -rounds $(BENCH_ROUNDS) $(if $(BENCH_RECORD),-record)
+
+profile: build $(BENCH_MODELS) ## where the gateway's processor time and memory go: build/profile, the top ten as text
+	go build -o build/bench ./tests/bench
+	exec $(TIED) build/bench -profile build/profile
+
 storm: build ## 20,000 requests at a real stack, a third of them malformed
 	exec $(TIED) go test -count=1 -v -timeout 20m -exec '$(TIED)' ./tests/storm -requests 20000 -gateway-race=false
 
@@ -76,7 +95,7 @@ generate: setup ## what is generated and committed: the Go stubs of Triton's pro
 	tritonclient/kserve/generate.sh
 
 setup: ## Debian packages, Triton, Python environments, stand-in models (all others call it)
-	deploy/setup $(if $(MODEL_DIR)$(pt2),pt2)
+	deploy/setup $(or $(peer),$(if $(MODEL_DIR)$(pt2),pt2))
 
 build: setup
 	go build -o build/gateway ./gateway/cmd/gateway

@@ -52,3 +52,19 @@ func embeddings(tiles [][]byte) [][]byte {
 	}
 	return all
 }
+
+// forMOptimus are requests for m-optimus's prediction, each with the same bulk RNA.
+func forMOptimus(rna []float64) ([][]byte, error) {
+	pictures, err := tiles()
+	if err != nil {
+		return nil, err
+	}
+	all := make([][]byte, len(pictures))
+	for i, tile := range pictures {
+		all[i] = request("/invocations", stack.Tile{
+			ImageData: tile, SlideName: "slide-" + strconv.Itoa(i%4), Width: tileSide, Height: tileSide,
+			PatchIdx: i, ModelName: "m-optimus", Mode: "prediction", BulkRNA: rna,
+		}.Body())
+	}
+	return all, nil
+}

@@ -16,8 +16,6 @@ import (
 	"histogate/tests/floor"
 )
 
-const side = 224 // pixels of a tile, each way
-
 // measurement is one figure of a round: seconds of processor time for one tile.
 type measurement struct {
 	name        string
