@@ -24,9 +24,10 @@
 // An error from any depth ends in fail, which classifies it, logs it, counts it
 // and writes it; errors.go is the only place that knows a status.
 //
-// Before the first of them, package repository makes a model repository of .pt2
-// checkpoints where there are some to serve (checkpoints.go), and each model is read,
-// with its spec (model.go).
+// Before the first of them all that the configuration names is read (plan.go): package
+// repository makes a model repository of .pt2 checkpoints where there are some to serve
+// (checkpoints.go), and each model is read, with its spec (model.go). Check goes the same
+// ways and tells what it finds, without serving (check.go).
 //
 // Beside the requests, health knows of every model whether it answers (health.go)
 // and brings it back when it does not (heal.go, hang.go), readiness makes of that

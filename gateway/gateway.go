@@ -11,13 +11,13 @@ import (
 	"os"
 	"strconv"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
-	modelrepo "histogate/gateway/repository"
 	"histogate/tritonclient"
 )
 
@@ -57,38 +57,24 @@ type Gateway struct {
 // that it has to make is removed when [Gateway.Serve] ends. The context is for the
 // making alone.
 func New(ctx context.Context, cfg *Config, log *slog.Logger) (_ *Gateway, err error) {
-	for _, warning := range cfg.warnings {
-		log.Warn(warning)
-	}
-	keys, certificate, err := readAccess(cfg)
-	if err != nil {
-		return nil, err
-	}
-	named := *cfg
-	if named.Models, err = modelrepo.Names(cfg.ModelRepository, cfg.Models); err != nil {
-		return nil, err
-	}
-	cfg, broken, built, err := makeRepository(ctx, &named, defaultModelDir, log)
-	if err != nil {
-		return nil, err
-	}
+	p, err := readPlan(ctx, cfg, log)
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, os.RemoveAll(built))
+			err = errors.Join(err, os.RemoveAll(p.built))
 		}
 	}()
-	served, err := readModels(cfg, broken)
 	if err != nil {
 		return nil, err
 	}
+	cfg, served := p.cfg, p.models
 	g := &Gateway{
 		cfg:         cfg,
-		built:       built,
+		built:       p.built,
 		log:         log,
 		models:      served,
 		admission:   newAdmission(cfg.MaxInFlight, cfg.PreprocessWorkers, cfg.MaxInFlightBytes),
-		keys:        keys,
-		certificate: certificate,
+		keys:        p.keys,
+		certificate: p.certificate,
 		connections: connections{quiet: map[net.Conn]time.Time{}},
 	}
 	g.bodies = &bodies{limit: cfg.MaxBodyBytes, admission: g.admission}
@@ -148,15 +134,11 @@ func New(ctx context.Context, cfg *Config, log *slog.Logger) (_ *Gateway, err er
 // is not the one that Triton has.
 func (g *Gateway) Serve(ctx context.Context) error {
 	defer g.release()
-	api, err := listen(g.cfg.Host, g.cfg.Port, "PORT")
+	api, admin, err := g.cfg.listen()
 	if err != nil {
 		return err
 	}
 	defer api.Close()
-	admin, err := g.cfg.SafePorts.listenMetrics(g.cfg.Host, g.cfg.MetricsPort)
-	if err != nil {
-		return err
-	}
 	defer admin.Close()
 	return g.serve(ctx, api, admin)
 }
@@ -232,10 +214,32 @@ func (g *Gateway) admin() http.Handler {
 	return mux
 }
 
+// listen listens on both ports, or on none and reports each that cannot be had.
+func (c *Config) listen() (api, admin *net.TCPListener, err error) {
+	api, apiErr := listen(c.Host, c.Port, "PORT")
+	admin, adminErr := c.SafePorts.listenMetrics(c.Host, c.MetricsPort)
+	if err = errors.Join(apiErr, adminErr); err == nil {
+		return api, admin, nil
+	}
+	for _, l := range []*net.TCPListener{api, admin} {
+		if l != nil {
+			l.Close()
+		}
+	}
+	return nil, nil, err
+}
+
 func listen(host string, port int, setting string) (*net.TCPListener, error) {
 	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
-		return nil, fmt.Errorf("HOST=%q %s=%d: %w", host, setting, port, err)
+		hint := "set HOST to an address of this machine, or to nothing for all"
+		switch {
+		case errors.Is(err, syscall.EADDRINUSE):
+			hint = "end what listens there, or set another port"
+		case errors.Is(err, syscall.EACCES):
+			hint = "set a port above 1023, which every user may take"
+		}
+		return nil, fmt.Errorf("HOST=%q %s=%d: %w; %s", host, setting, port, err, hint)
 	}
 	return l.(*net.TCPListener), nil
 }

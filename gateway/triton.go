@@ -179,6 +179,9 @@ func (r *restarts) next(now time.Time, live bool) (wait time.Duration, ok bool) 
 // once starts a server, behind a guard, and returns when both have ended. It
 // reports whether the server was ever live.
 func (t *child) once(ctx context.Context) (live bool, err error) {
+	if err := t.cfg.checkServer(); err != nil {
+		return false, err
+	}
 	ports, err := t.cfg.SafePorts.free(childPorts)
 	if err != nil {
 		return false, err

@@ -1,0 +1,55 @@
+package e2e
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"histogate/tests/stack"
+)
+
+// checked runs `gateway check`, and returns its exit code and what it wrote.
+func checked(t *testing.T, env ...string) (code int, text string) {
+	t.Helper()
+	binary, err := stack.Build(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), binary, "check")
+	cmd.Env = append([]string{"HOST=127.0.0.1", "PORT=0", "METRICS_PORT=0", "PATH=" + os.Getenv("PATH")}, env...)
+	out, err := cmd.CombinedOutput()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), string(out)
+}
+
+// `gateway check` finds nothing wrong with the stack that the other tests run, from the
+// files alone and from what its Triton has loaded, changes nothing there, and finds a
+// spec that is not that of a loaded model.
+func TestCheck(t *testing.T) {
+	s := start(t, stack.Options{Env: []string{"MODELS=h1,tissue-seg"}})
+	before := count(t, s, "h1")
+	models := "MODEL_REPOSITORY=" + filepath.Join(stack.Root(), "model_repository")
+	triton := filepath.Join(stack.Root(), "build", "triton")
+	if code, text := checked(t, models, "TRITON_SERVER="+filepath.Join(triton, "tritonserver"), "TRITON_BACKENDS="+filepath.Join(triton, "backends")); code != 0 || !strings.Contains(text, "mistakes: 0") {
+		t.Errorf("by its files: exit code %d: %s", code, text)
+	}
+	if code, text := checked(t, models, "TRITON_ADDRESS="+s.TritonAddress()); code != 0 || !strings.Contains(text, "Triton 2.") || !strings.Contains(text, "has 2 of the models loaded") {
+		t.Errorf("by its Triton: exit code %d: %s", code, text)
+	}
+	other := t.TempDir()
+	copyModel(t, other, "h1", "h1", "1536", "768")
+	code, text := checked(t, "MODEL_REPOSITORY="+other, "TRITON_ADDRESS="+s.TritonAddress())
+	for _, want := range []string{"mistakes: 2", "Triton's metadata: shape of output embedding is [1536], spec.yaml says [768]", "Triton's configuration of the model: shape of output"} {
+		if code != 1 || !strings.Contains(text, want) {
+			t.Errorf("another spec: exit code %d, %q is not in: %s", code, want, text)
+		}
+	}
+	if after := count(t, s, "h1"); after.failed != before.failed || after.inferences != before.inferences {
+		t.Errorf("Triton counted %+v before and %+v afterwards", before, after)
+	}
+}
