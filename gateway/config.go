@@ -23,7 +23,7 @@ import (
 type Config struct {
 	Host        string // address to listen on, all interfaces when empty
 	Port        int    // the API; 0 takes a free port
-	MetricsPort int    // /metrics, and profiles; 0 takes a free port of SafePorts
+	MetricsPort int    // /metrics, /diagnostics and profiles; 0 takes a free port of SafePorts
 	PProf       bool   // profiles of this process, on MetricsPort
 
 	APIKeysFile             string // file of the keys that callers must have; none needed when empty
@@ -64,7 +64,8 @@ type Config struct {
 
 	LogLevel slog.Level
 
-	warnings []string // what is taken, but hardly meant
+	warnings []string                // what is taken, but hardly meant
+	given    map[string]givenSetting // every setting, by its variable
 }
 
 // mostWorkers is above the CPUs of any machine: each worker holds an image in memory.
@@ -83,6 +84,13 @@ type setting struct {
 	usage string
 	value string // the default, as an operator would write it
 	read  func(c *Config, value string) error
+}
+
+// givenSetting is what a setting was set to, for people. None holds a secret.
+type givenSetting struct {
+	Value   string `json:"value"`
+	Default string `json:"default"`
+	From    string `json:"from"` // variable or flag
 }
 
 func (s setting) flag() string { return strings.ReplaceAll(strings.ToLower(s.env), "_", "-") }
@@ -280,7 +288,7 @@ func readSettings(list []setting, flags *flag.FlagSet, args []string, lookupEnv 
 	if err := flags.Parse(args); err != nil {
 		return nil, nil, nil, err
 	}
-	c, isSet = new(Config), map[string]bool{}
+	c, isSet = &Config{given: map[string]givenSetting{}}, map[string]bool{}
 	if flags.NArg() > 0 {
 		mistakes = append(mistakes, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
 	}
@@ -289,6 +297,7 @@ func readSettings(list []setting, flags *flag.FlagSet, args []string, lookupEnv 
 		if isSet[s.env] = ok; !ok {
 			v = given{s.value, s.env}
 		}
+		c.given[s.env] = givenSetting{v.value, s.value, v.from}
 		for _, a := range aliases {
 			passedOver, _ := lookupEnv(a.alias)
 			if a.env != s.env || passedOver == "" || passedOver == v.value {

@@ -31,6 +31,7 @@ type Gateway struct {
 	cfg       *Config
 	built     string // the model repository, where it was made here; empty elsewhere
 	log       *slog.Logger
+	failed    *slog.Logger // of requests
 	models    *models
 	triton    *tritonclient.Client
 	child     *child // nil where something else runs Triton
@@ -41,6 +42,11 @@ type Gateway struct {
 
 	keys        *keys        // nil where no key is asked for
 	certificate *certificate // nil where HTTP is plain
+
+	// For an operator, in diagnostics.go.
+	began            time.Time
+	failures, events *journal
+	recent           *recent
 
 	connections connections
 	draining    atomic.Bool
@@ -57,6 +63,8 @@ type Gateway struct {
 // that it has to make is removed when [Gateway.Serve] ends. The context is for the
 // making alone.
 func New(ctx context.Context, cfg *Config, log *slog.Logger) (_ *Gateway, err error) {
+	failures, events := new(journal), new(journal)
+	failed, log := failures.beside(log), events.beside(log)
 	p, err := readPlan(ctx, cfg, log)
 	defer func() {
 		if err != nil {
@@ -71,6 +79,10 @@ func New(ctx context.Context, cfg *Config, log *slog.Logger) (_ *Gateway, err er
 		cfg:         cfg,
 		built:       p.built,
 		log:         log,
+		failed:      failed,
+		began:       time.Now(),
+		failures:    failures,
+		events:      events,
 		models:      served,
 		admission:   newAdmission(cfg.MaxInFlight, cfg.PreprocessWorkers, cfg.MaxInFlightBytes),
 		keys:        p.keys,
@@ -79,6 +91,7 @@ func New(ctx context.Context, cfg *Config, log *slog.Logger) (_ *Gateway, err er
 	}
 	g.bodies = &bodies{limit: cfg.MaxBodyBytes, admission: g.admission}
 	g.metrics = newMetrics(func() float64 { return float64(len(g.admission.inFlight)) })
+	g.recent = newRecent(g.metrics.registry)
 	g.pending, g.cancelPending = context.WithCancel(context.Background())
 	g.stopping, g.stop = context.WithCancel(context.Background())
 	options := tritonclient.Options{
@@ -183,6 +196,10 @@ func (g *Gateway) serve(ctx context.Context, api, admin *net.TCPListener) error 
 	for _, m := range g.models.list {
 		group.Go(func() error { return m.health.run(backend) }) // through the drain, as long as Triton
 	}
+	group.Go(func() error {
+		g.recent.run(running)
+		return nil
+	})
 	metricsServer := &http.Server{Handler: g.admin(), ReadHeaderTimeout: 5 * time.Second}
 	group.Go(func() error { return ignoreClosed(metricsServer.Serve(admin)) })
 	stoppable := newListener(api, g.log)
@@ -204,6 +221,7 @@ func (g *Gateway) serve(ctx context.Context, api, admin *net.TCPListener) error 
 func (g *Gateway) admin() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(g.metrics.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /diagnostics", g.diagnose)
 	if g.cfg.PProf {
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)

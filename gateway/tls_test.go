@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
@@ -188,7 +189,7 @@ func TestTLSFilesThatAreWrong(t *testing.T) {
 		{cert, other, "does not match"},
 		{key, key, "TLS_CERT_FILE="},
 	} {
-		if _, err := New(t.Context(), &Config{TLSCertFile: test.cert, TLSKeyFile: test.key}, nil); err == nil || !strings.Contains(err.Error(), test.named) {
+		if _, err := New(t.Context(), &Config{TLSCertFile: test.cert, TLSKeyFile: test.key}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), test.named) {
 			t.Errorf("%+v: %v", test, err)
 		}
 	}

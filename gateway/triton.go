@@ -73,6 +73,16 @@ func (t *child) setPID(pid int) {
 	t.mu.Unlock()
 }
 
+// latest is the process id of the latest server, 0 where there was none.
+func (t *child) latest() int {
+	if t == nil {
+		return 0
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.pid
+}
+
 // backends are the processes that run a model's backend now.
 func (t *child) backends(model string) []int {
 	if t == nil {

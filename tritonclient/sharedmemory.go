@@ -129,6 +129,10 @@ func (c *Client) usable(model string) *segment {
 	return s
 }
 
+// SharesMemory tells whether a model's inputs go through shared memory now, as far as
+// there is room in it.
+func (c *Client) SharesMemory(model string) bool { return c.usable(model) != nil }
+
 // isForgotten tells that a server does not know a region: it was started anew, and has
 // looked at nothing else of the request.
 func isForgotten(err *Error) bool {

@@ -1,10 +1,13 @@
 package e2e
 
 import (
+	"encoding/json"
 	"errors"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -51,5 +54,47 @@ func TestCheck(t *testing.T) {
 	}
 	if after := count(t, s, "h1"); after.failed != before.failed || after.inferences != before.inferences {
 		t.Errorf("Triton counted %+v before and %+v afterwards", before, after)
+	}
+}
+
+// /diagnostics tells of a real stack what there is to tell.
+func TestDiagnostics(t *testing.T) {
+	s := start(t, stack.Options{Env: []string{"MODELS=h1"}})
+	if a := post(t, s, "/invocations", tileRequest("h1", 0, 0).Body()); a.Status != http.StatusOK {
+		t.Fatalf("%d %s", a.Status, a.Raw)
+	}
+	response, err := http.Get(strings.TrimSuffix(s.MetricsURL, "/metrics") + "/diagnostics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	type stage struct {
+		Model, Stage string
+		P50          float64 `json:"p50_ms"`
+	}
+	var d struct {
+		Versions struct{ Triton string }
+		Changed  map[string]struct{ Value string } `json:"settings_changed"`
+		Triton   struct {
+			PID    int
+			Starts float64
+		}
+		Models []struct {
+			Name      string
+			Ready     bool
+			Transport string
+		}
+		Failures, Events []any
+		Stages           []stage
+	}
+	if err := json.NewDecoder(response.Body).Decode(&d); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(d.Versions.Triton, "2.") || d.Changed["MODELS"].Value != "h1" || d.Triton.PID != s.TritonPID() || d.Triton.Starts != 1 ||
+		len(d.Models) != 1 || !d.Models[0].Ready || d.Models[0].Transport != "shared memory" || len(d.Failures) != 0 {
+		t.Errorf("%+v", d)
+	}
+	if !slices.ContainsFunc(d.Stages, func(s stage) bool { return s.Model == "h1" && s.Stage == "triton" && s.P50 > 0 }) {
+		t.Errorf("stages: %+v", d.Stages)
 	}
 }
