@@ -86,7 +86,8 @@ type setting struct {
 	read  func(c *Config, value string) error
 }
 
-// givenSetting is what a setting was set to, for people. None holds a secret.
+// givenSetting is what a setting was set to, for people. None holds a secret, but for
+// the password of a URL, which is not shown.
 type givenSetting struct {
 	Value   string `json:"value"`
 	Default string `json:"default"`

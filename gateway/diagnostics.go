@@ -3,6 +3,7 @@ package gateway
 import (
 	"encoding/json"
 	"net/http"
+	"net/url"
 	"runtime"
 	"runtime/debug"
 	"time"
@@ -70,9 +71,12 @@ func (g *Gateway) diagnose(w http.ResponseWriter, _ *http.Request) {
 	for name, s := range g.cfg.given {
 		if s.Value == s.Default {
 			d.Unchanged[name] = s.Value
-		} else {
-			d.Changed[name] = s
+			continue
 		}
+		if u, err := url.Parse(s.Value); err == nil && u.User != nil {
+			s.Value = u.Redacted()
+		}
+		d.Changed[name] = s
 	}
 	for _, m := range metricsOf(families, "histogate_triton_info") {
 		d.Versions.Triton = label(m, "version")
@@ -112,8 +116,8 @@ func (m *model) state(reloads map[string]float64) modelState {
 func byCause(families []*dto.MetricFamily, name, model string) map[string]float64 {
 	counts := map[string]float64{}
 	for _, m := range metricsOf(families, name) {
-		if label(m, "model") == model {
-			counts[label(m, "cause")] = m.GetCounter().GetValue()
+		if n := m.GetCounter().GetValue(); n > 0 && label(m, "model") == model {
+			counts[label(m, "cause")] = n
 		}
 	}
 	return counts

@@ -31,7 +31,7 @@ func (s stage) String() string {
 type metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.CounterVec
-	stages   *prometheus.HistogramVec
+	stages   [stageCount]prometheus.Observer
 	tiles    *prometheus.CounterVec
 	canaries *prometheus.CounterVec
 	panics   *prometheus.CounterVec
@@ -44,12 +44,12 @@ type metrics struct {
 }
 
 func newMetrics(inFlight func() float64) *metrics {
+	stages := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "histogate_stage_duration_seconds",
+		Help:    "Time that requests spent in each stage.",
+		Buckets: prometheus.ExponentialBuckets(0.0002, 2, 19), // 0.2 ms to 52 s
+	}, []string{"stage"})
 	m := &metrics{
-		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    stageSeconds,
-			Help:    "Time that requests spent in each stage, by model (empty where it was not known).",
-			Buckets: prometheus.ExponentialBuckets(0.0002, 2, 19), // 0.2 ms to 52 s
-		}, []string{"model", "stage"}),
 		registry: prometheus.NewRegistry(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "histogate_requests_total",
@@ -88,7 +88,10 @@ func newMetrics(inFlight func() float64) *metrics {
 			Help: "1, with the version of the Triton that is connected.",
 		}, []string{"version"}),
 	}
-	m.registry.MustRegister(m.stages, m.requests, m.tiles, m.canaries, m.tritonStarts, m.tritonEnds, m.panics, m.reloads, m.ready, m.triton,
+	for s := range stageCount {
+		m.stages[s] = stages.WithLabelValues(s.String())
+	}
+	m.registry.MustRegister(stages, m.requests, m.tiles, m.canaries, m.tritonStarts, m.tritonEnds, m.panics, m.reloads, m.ready, m.triton,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "histogate_requests_in_flight",
 			Help: "Requests admitted and not yet answered.",
@@ -131,7 +134,7 @@ func (m *metrics) answered(t *trace, status int, code Code) {
 	m.requests.WithLabelValues(t.route, t.model, strconv.Itoa(status), string(code)).Inc()
 	for s, d := range t.stages {
 		if d > 0 {
-			m.stages.WithLabelValues(t.model, stage(s).String()).Observe(d.Seconds())
+			m.stages[s].Observe(d.Seconds())
 		}
 	}
 }

@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// stageSeconds is the histogram of the time in each stage, by the labels stage and
-	// model.
-	stageSeconds = "histogate_stage_seconds"
+	// stageSeconds is the histogram of the time in each stage, by the label stage and, if
+	// it has one, model.
+	stageSeconds = "histogate_stage_duration_seconds"
 
 	// Percentiles are of what was observed in the latest of these.
 	recentWindow = 5 * time.Minute
