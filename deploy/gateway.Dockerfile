@@ -21,6 +21,7 @@ RUN apt-get update && \
       libdeflate0 libglib2.0-0 libjpeg62-turbo libtiff6 libvips42 libwebp7 libwebpdemux2 zlib1g && \
     rm -rf /var/lib/apt/lists/*
 COPY --from=build /gateway /usr/local/bin/gateway
+COPY LICENSE NOTICE /usr/share/doc/histogate/
 # For `gateway repository build`. The folder holds specs alone, by .dockerignore.
 COPY model_repository /opt/histogate/model_repository
 ENV MODEL_REPOSITORY=/models

@@ -29,7 +29,7 @@ func readAccess(cfg *Config) (k *keys, c *certificate, err error) {
 	if cfg.TLSCertFile != "" {
 		c = &certificate{cert: cfg.TLSCertFile, key: cfg.TLSKeyFile}
 		if err := c.read(); err != nil {
-			mistakes = append(mistakes, fmt.Errorf("TLS_CERT_FILE=%q TLS_KEY_FILE=%q: %w", cfg.TLSCertFile, cfg.TLSKeyFile, err))
+			mistakes = append(mistakes, fmt.Errorf("TLS_CERT_FILE=%q TLS_KEY_FILE=%q: %w; name the PEM files of a certificate and of its own key", cfg.TLSCertFile, cfg.TLSKeyFile, err))
 		}
 	}
 	return k, c, errors.Join(mistakes...)
@@ -84,7 +84,7 @@ func (k *keys) read() error {
 func readKeys(path string) (known []digest, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w; name a file that this process may read", err)
 	}
 	number := 0
 	for line := range bytes.Lines(text) {

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -145,7 +146,7 @@ func TestKeyFilesThatAreWrong(t *testing.T) {
 		"\ufeff" + oneKey:                      "line 1",
 	} {
 		path := keyFile(t, text)
-		_, err := New(t.Context(), &Config{APIKeysFile: path, TLSCertFile: "/nonexistent/cert", TLSKeyFile: "/nonexistent/key"}, nil)
+		_, err := New(t.Context(), &Config{APIKeysFile: path, TLSCertFile: "/nonexistent/cert", TLSKeyFile: "/nonexistent/key"}, slog.New(slog.DiscardHandler))
 		if err == nil || !strings.Contains(err.Error(), named) || !strings.Contains(err.Error(), "API_KEYS_FILE=") || !strings.Contains(err.Error(), "TLS_CERT_FILE=") {
 			t.Errorf("%q: %v", text, err)
 		}
@@ -153,7 +154,7 @@ func TestKeyFilesThatAreWrong(t *testing.T) {
 			t.Errorf("the mistake tells a key: %v", err)
 		}
 	}
-	if _, err := New(t.Context(), &Config{APIKeysFile: "/nonexistent/keys"}, nil); err == nil || !strings.Contains(err.Error(), "no such file") {
+	if _, err := New(t.Context(), &Config{APIKeysFile: "/nonexistent/keys"}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("a file that is not there: %v", err)
 	}
 }

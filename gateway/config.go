@@ -23,7 +23,7 @@ import (
 type Config struct {
 	Host        string // address to listen on, all interfaces when empty
 	Port        int    // the API; 0 takes a free port
-	MetricsPort int    // /metrics, and profiles; 0 takes a free port of SafePorts
+	MetricsPort int    // /metrics, /diagnostics and profiles; 0 takes a free port of SafePorts
 	PProf       bool   // profiles of this process, on MetricsPort
 
 	APIKeysFile             string // file of the keys that callers must have; none needed when empty
@@ -64,7 +64,8 @@ type Config struct {
 
 	LogLevel slog.Level
 
-	warnings []string // what is taken, but hardly meant
+	warnings []string                // what is taken, but hardly meant
+	given    map[string]givenSetting // every setting, by its variable
 }
 
 // mostWorkers is above the CPUs of any machine: each worker holds an image in memory.
@@ -83,6 +84,14 @@ type setting struct {
 	usage string
 	value string // the default, as an operator would write it
 	read  func(c *Config, value string) error
+}
+
+// givenSetting is what a setting was set to, for people. None holds a secret, but for
+// the password of a URL, which is not shown.
+type givenSetting struct {
+	Value   string `json:"value"`
+	Default string `json:"default"`
+	From    string `json:"from"` // variable or flag
 }
 
 func (s setting) flag() string { return strings.ReplaceAll(strings.ToLower(s.env), "_", "-") }
@@ -114,12 +123,13 @@ func settings() []setting {
 		{"ASSETS_DIR", "folder that holds, in a folder a model, the gene lists of models in MODEL_DIR; empty means assets in MODEL_DIR where that is there, else /opt/ml/assets", "",
 			text(func(c *Config) *string { return &c.AssetsDir })},
 		{"TARGET_SM", "SM version that checkpoints must be compiled for, such as 90; empty means what nvidia-smi says", "", func(c *Config, value string) error {
-			c.TargetSM = value
-			if value == "" {
-				return nil
+			if value != "" {
+				if _, err := modelrepo.ParseSM(value); err != nil {
+					return err
+				}
 			}
-			_, err := modelrepo.ParseSM(value)
-			return err
+			c.TargetSM = value
+			return nil
 		}},
 		{"BATCH_MAX_SIZE", "rows of a batch of the child's models; empty means what the spec says", "", func(c *Config, value string) error {
 			if value == "" {
@@ -217,12 +227,14 @@ var aliases = [...]struct{ alias, env string }{
 
 // ReadConfig reads the configuration from the environment and from command
 // line arguments, which win. Every wrong value is reported, not only the first.
-// It returns [flag.ErrHelp] after writing the usage when -h is among args.
+// What is wrong is left at zero in the configuration that is returned beside the
+// error; there is none where the arguments are not flags and values. It returns
+// [flag.ErrHelp] after writing the usage when -h is among args.
 func ReadConfig(args []string, lookupEnv func(string) (string, bool), usage io.Writer) (*Config, error) {
 	flags := flag.NewFlagSet("gateway serve", flag.ContinueOnError)
 	flags.SetOutput(usage)
 	flags.Usage = func() {
-		fmt.Fprintln(usage, "usage: gateway serve [flags]\n\nEach flag can also be set by the environment variable named beside it; the flag wins.")
+		fmt.Fprintln(usage, "usage: gateway serve [flags]\n       gateway check [flags]\n\nEach flag can also be set by the environment variable named beside it; the flag wins.")
 		writeSettings(usage, settings())
 	}
 	c, isSet, mistakes, err := readSettings(settings(), flags, args, lookupEnv)
@@ -238,14 +250,18 @@ func ReadConfig(args []string, lookupEnv func(string) (string, bool), usage io.W
 	if (c.TLSCertFile == "") != (c.TLSKeyFile == "") {
 		mistakes = append(mistakes, errors.New("one of TLS_CERT_FILE and TLS_KEY_FILE is set alone: set both, or none for plain HTTP"))
 	}
-	if c.MaxInFlightBytes < c.MaxBodyBytes {
+	// What is zero here, though it must not be, is reported already.
+	if c.MaxInFlightBytes > 0 && c.MaxInFlightBytes < c.MaxBodyBytes {
 		mistakes = append(mistakes, fmt.Errorf("MAX_IN_FLIGHT_BYTES=%d is less than the %d of MAX_BODY_BYTES: no such body could ever be taken", c.MaxInFlightBytes, c.MaxBodyBytes))
 	}
-	if c.MaxBodyBytes < megabyte {
+	if c.MaxBodyBytes > 0 && c.MaxBodyBytes < megabyte {
 		c.warnings = append(c.warnings, fmt.Sprintf("MAX_BODY_BYTES=%d is less than the %d that SageMaker's batch transform may send at the least: larger ones get a 413", c.MaxBodyBytes, megabyte))
 	}
-	if c.DrainDelay >= c.DrainLimit {
+	if c.DrainLimit > 0 && c.DrainDelay >= c.DrainLimit {
 		mistakes = append(mistakes, fmt.Errorf("DRAIN_DELAY=%s is not less than the %s of DRAIN_LIMIT, both from SIGTERM on: nothing could be answered in between", c.DrainDelay, c.DrainLimit))
+	}
+	if flags.NArg() > 0 {
+		return nil, errors.Join(mistakes...)
 	}
 	return c, errors.Join(mistakes...)
 }
@@ -273,7 +289,7 @@ func readSettings(list []setting, flags *flag.FlagSet, args []string, lookupEnv 
 	if err := flags.Parse(args); err != nil {
 		return nil, nil, nil, err
 	}
-	c, isSet = new(Config), map[string]bool{}
+	c, isSet = &Config{given: map[string]givenSetting{}}, map[string]bool{}
 	if flags.NArg() > 0 {
 		mistakes = append(mistakes, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
 	}
@@ -282,6 +298,7 @@ func readSettings(list []setting, flags *flag.FlagSet, args []string, lookupEnv 
 		if isSet[s.env] = ok; !ok {
 			v = given{s.value, s.env}
 		}
+		c.given[s.env] = givenSetting{v.value, s.value, v.from}
 		for _, a := range aliases {
 			passedOver, _ := lookupEnv(a.alias)
 			if a.env != s.env || passedOver == "" || passedOver == v.value {

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -23,6 +24,9 @@ type contractError struct{ differences []error }
 func (e *contractError) Error() string {
 	return "the model's spec.yaml and its configuration disagree; make them say the same: " + errors.Join(e.differences...).Error()
 }
+
+// Unwrap has each difference counted as a mistake of its own.
+func (e *contractError) Unwrap() error { return errors.Join(e.differences...) }
 
 type differences []error
 
@@ -90,6 +94,23 @@ func checkMetadata(spec *prep.Spec, metadata *kserve.ModelMetadataResponse) erro
 	d.compareTensors(where, "input", specInputs(spec), tensors(metadata.Inputs))
 	d.compareTensors(where, "output", specOutputs(spec), tensors(metadata.Outputs))
 	return d.err()
+}
+
+// askContract holds what Triton says of a loaded model against the spec, and returns
+// the configuration that it runs with.
+func askContract(ctx context.Context, triton *tritonclient.Client, spec *prep.Spec) (*kserve.ModelConfig, error) {
+	metadata, err := triton.ModelMetadata(ctx, spec.Name)
+	if err != nil {
+		return nil, err
+	}
+	config, err := triton.ModelConfig(ctx, spec.Name)
+	if err != nil {
+		return nil, err
+	}
+	return config, errors.Join(
+		checkMetadata(spec, metadata),
+		checkConfig(spec, config, "Triton's configuration of the model"),
+	)
 }
 
 // tensorContract is what two sides must agree on for a tensor. The shape is

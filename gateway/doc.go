@@ -24,14 +24,16 @@
 // An error from any depth ends in fail, which classifies it, logs it, counts it
 // and writes it; errors.go is the only place that knows a status.
 //
-// Before the first of them, package repository makes a model repository of .pt2
-// checkpoints where there are some to serve (checkpoints.go), and each model is read,
-// with its spec (model.go).
+// Before the first of them all that the configuration names is read (plan.go): package
+// repository makes a model repository of .pt2 checkpoints where there are some to serve
+// (checkpoints.go), and each model is read, with its spec (model.go). Check goes the same
+// ways and tells what it finds, without serving (check.go).
 //
 // Beside the requests, health knows of every model whether it answers (health.go)
 // and brings it back when it does not (heal.go, hang.go), readiness makes of that
 // what /ping says (ready.go), contract.go holds a model's spec against what Triton
-// has, child runs a Triton as a child process where that is configured (triton.go,
+// has, diagnostics.go tells an operator of all of it (with journal.go and
+// percentiles.go), child runs a Triton as a child process where that is configured (triton.go,
 // guard.go), sagemaker.go has what that platform asks beyond this, access.go and
 // tls.go have the keys and the certificate that a service may need, and on SIGTERM
 // drain answers what was accepted (drain.go).

@@ -11,13 +11,13 @@ import (
 	"os"
 	"strconv"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
-	modelrepo "histogate/gateway/repository"
 	"histogate/tritonclient"
 )
 
@@ -31,6 +31,7 @@ type Gateway struct {
 	cfg       *Config
 	built     string // the model repository, where it was made here; empty elsewhere
 	log       *slog.Logger
+	failed    *slog.Logger // of requests
 	models    *models
 	triton    *tritonclient.Client
 	child     *child // nil where something else runs Triton
@@ -41,6 +42,11 @@ type Gateway struct {
 
 	keys        *keys        // nil where no key is asked for
 	certificate *certificate // nil where HTTP is plain
+
+	// For an operator, in diagnostics.go.
+	began            time.Time
+	failures, events *journal
+	recent           *recent
 
 	connections connections
 	draining    atomic.Bool
@@ -57,42 +63,35 @@ type Gateway struct {
 // that it has to make is removed when [Gateway.Serve] ends. The context is for the
 // making alone.
 func New(ctx context.Context, cfg *Config, log *slog.Logger) (_ *Gateway, err error) {
-	for _, warning := range cfg.warnings {
-		log.Warn(warning)
-	}
-	keys, certificate, err := readAccess(cfg)
-	if err != nil {
-		return nil, err
-	}
-	named := *cfg
-	if named.Models, err = modelrepo.Names(cfg.ModelRepository, cfg.Models); err != nil {
-		return nil, err
-	}
-	cfg, broken, built, err := makeRepository(ctx, &named, defaultModelDir, log)
-	if err != nil {
-		return nil, err
-	}
+	failures, events := new(journal), new(journal)
+	failed, log := failures.beside(log), events.beside(log)
+	p, err := readPlan(ctx, cfg, log)
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, os.RemoveAll(built))
+			err = errors.Join(err, os.RemoveAll(p.built))
 		}
 	}()
-	served, err := readModels(cfg, broken)
 	if err != nil {
 		return nil, err
 	}
+	cfg, served := p.cfg, p.models
 	g := &Gateway{
 		cfg:         cfg,
-		built:       built,
+		built:       p.built,
 		log:         log,
+		failed:      failed,
+		began:       time.Now(),
+		failures:    failures,
+		events:      events,
 		models:      served,
 		admission:   newAdmission(cfg.MaxInFlight, cfg.PreprocessWorkers, cfg.MaxInFlightBytes),
-		keys:        keys,
-		certificate: certificate,
+		keys:        p.keys,
+		certificate: p.certificate,
 		connections: connections{quiet: map[net.Conn]time.Time{}},
 	}
 	g.bodies = &bodies{limit: cfg.MaxBodyBytes, admission: g.admission}
 	g.metrics = newMetrics(func() float64 { return float64(len(g.admission.inFlight)) })
+	g.recent = newRecent(g.metrics.registry)
 	g.pending, g.cancelPending = context.WithCancel(context.Background())
 	g.stopping, g.stop = context.WithCancel(context.Background())
 	options := tritonclient.Options{
@@ -148,15 +147,11 @@ func New(ctx context.Context, cfg *Config, log *slog.Logger) (_ *Gateway, err er
 // is not the one that Triton has.
 func (g *Gateway) Serve(ctx context.Context) error {
 	defer g.release()
-	api, err := listen(g.cfg.Host, g.cfg.Port, "PORT")
+	api, admin, err := g.cfg.listen()
 	if err != nil {
 		return err
 	}
 	defer api.Close()
-	admin, err := g.cfg.SafePorts.listenMetrics(g.cfg.Host, g.cfg.MetricsPort)
-	if err != nil {
-		return err
-	}
 	defer admin.Close()
 	return g.serve(ctx, api, admin)
 }
@@ -201,6 +196,10 @@ func (g *Gateway) serve(ctx context.Context, api, admin *net.TCPListener) error 
 	for _, m := range g.models.list {
 		group.Go(func() error { return m.health.run(backend) }) // through the drain, as long as Triton
 	}
+	group.Go(func() error {
+		g.recent.run(running)
+		return nil
+	})
 	metricsServer := &http.Server{Handler: g.admin(), ReadHeaderTimeout: 5 * time.Second}
 	group.Go(func() error { return ignoreClosed(metricsServer.Serve(admin)) })
 	stoppable := newListener(api, g.log)
@@ -222,6 +221,7 @@ func (g *Gateway) serve(ctx context.Context, api, admin *net.TCPListener) error 
 func (g *Gateway) admin() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(g.metrics.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /diagnostics", g.diagnose)
 	if g.cfg.PProf {
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
@@ -232,10 +232,32 @@ func (g *Gateway) admin() http.Handler {
 	return mux
 }
 
+// listen listens on both ports, or on none and reports each that cannot be had.
+func (c *Config) listen() (api, admin *net.TCPListener, err error) {
+	api, apiErr := listen(c.Host, c.Port, "PORT")
+	admin, adminErr := c.SafePorts.listenMetrics(c.Host, c.MetricsPort)
+	if err = errors.Join(apiErr, adminErr); err == nil {
+		return api, admin, nil
+	}
+	for _, l := range []*net.TCPListener{api, admin} {
+		if l != nil {
+			l.Close()
+		}
+	}
+	return nil, nil, err
+}
+
 func listen(host string, port int, setting string) (*net.TCPListener, error) {
 	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
-		return nil, fmt.Errorf("HOST=%q %s=%d: %w", host, setting, port, err)
+		hint := "set HOST to an address of this machine, or to nothing for all"
+		switch {
+		case errors.Is(err, syscall.EADDRINUSE):
+			hint = "end what listens there, or set another port"
+		case errors.Is(err, syscall.EACCES):
+			hint = "set a port above 1023, which every user may take"
+		}
+		return nil, fmt.Errorf("HOST=%q %s=%d: %w; %s", host, setting, port, err, hint)
 	}
 	return l.(*net.TCPListener), nil
 }

@@ -239,18 +239,8 @@ func (h *health) load(ctx context.Context) (time.Duration, error) {
 func (h *health) checkContract(ctx context.Context) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
-	metadata, err := h.triton.ModelMetadata(ctx, h.model.spec.Name)
+	config, err := askContract(ctx, h.triton, h.model.spec)
 	if err != nil {
-		return 0, err
-	}
-	config, err := h.triton.ModelConfig(ctx, h.model.spec.Name)
-	if err != nil {
-		return 0, err
-	}
-	if err := errors.Join(
-		checkMetadata(h.model.spec, metadata),
-		checkConfig(h.model.spec, config, "Triton's configuration of the model"),
-	); err != nil {
 		return 0, err
 	}
 	server, err := h.triton.ServerMetadata(ctx)
@@ -261,14 +251,11 @@ func (h *health) checkContract(ctx context.Context) (int, error) {
 	return places(config), nil
 }
 
-// shareMemory has a request's inputs go through shared memory, where that works. A
-// batch that is given up can be read for as long as three take (see infer).
+// shareMemory has a request's inputs go through shared memory, where that works.
 func (h *health) shareMemory(ctx context.Context, places int) {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
-	h.triton.ShareMemory(ctx, tritonclient.SharedInputs{
-		Model: h.model.spec.Name, Inputs: h.model.inputs(1), Requests: places, Settle: 3 * h.model.spec.Batching.ExecuteLimit(),
-	})
+	h.triton.ShareMemory(ctx, h.model.sharedInputs(places))
 }
 
 // watch returns when the model does not answer a probe, or its process has ended. It

@@ -44,11 +44,11 @@ func readModels(cfg *Config, broken map[string]modelrepo.Model) (*models, error)
 	if len(names) == 0 {
 		var err error
 		if names, err = modelrepo.Folders(cfg.ModelRepository); err != nil {
-			return nil, fmt.Errorf("MODEL_REPOSITORY: %w", err)
+			return nil, fmt.Errorf("MODEL_REPOSITORY=%q: %w; name the folder that holds a folder for each model", cfg.ModelRepository, err)
 		}
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("MODEL_REPOSITORY=%q holds no model", cfg.ModelRepository)
+		return nil, fmt.Errorf("MODEL_REPOSITORY=%q holds no model: put a folder with a spec.yaml and a config.pbtxt for each there", cfg.ModelRepository)
 	}
 	served := &models{byName: map[string]*model{}}
 	var mistakes []error
@@ -137,6 +137,12 @@ func (m *model) inputs(rows int) []tritonclient.TensorSpec {
 		specs[i] = tritonclient.TensorSpec{Name: in.Name, Datatype: datatype(in.DType), Shape: batchShape(rows, in.Shape)}
 	}
 	return specs
+}
+
+// sharedInputs is what goes through shared memory. A batch that is given up can be
+// read for as long as three take (see infer).
+func (m *model) sharedInputs(places int) tritonclient.SharedInputs {
+	return tritonclient.SharedInputs{Model: m.spec.Name, Inputs: m.inputs(1), Requests: places, Settle: 3 * m.spec.Batching.ExecuteLimit()}
 }
 
 // outputs are the tensors that the roles stand for, in their order.

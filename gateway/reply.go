@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"strconv"
 	"time"
 
@@ -146,7 +147,7 @@ func (g *Gateway) record(t *trace, err error) answer {
 	if stack != "" {
 		level = slog.LevelError
 	}
-	g.log.Log(context.Background(), level, "failed", attributes...)
+	g.failed.Log(context.Background(), level, "failed", attributes...)
 	return a
 }
 
@@ -241,7 +242,7 @@ func (a answer) level(t *trace) slog.Level {
 		return slog.LevelDebug
 	case a.code == CodeInternal:
 		return slog.LevelError
-	case a.retryAfter > 0:
+	case a.status >= http.StatusInternalServerError:
 		return slog.LevelWarn
 	default:
 		return slog.LevelInfo

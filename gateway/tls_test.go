@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
@@ -35,12 +36,17 @@ import (
 // certify writes a certificate for 127.0.0.1 that is its own root, and its key.
 func certify(t *testing.T, folder string, serial int64) (cert, key string) {
 	t.Helper()
+	return certifyUntil(t, folder, serial, time.Now().Add(time.Hour))
+}
+
+func certifyUntil(t *testing.T, folder string, serial int64, until time.Time) (cert, key string) {
+	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: big.NewInt(serial), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		SerialNumber: big.NewInt(serial), NotAfter: until, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		IsCA: true, BasicConstraintsValid: true,
 	}, &x509.Certificate{}, private.Public(), private)
 	if err != nil {
@@ -183,7 +189,7 @@ func TestTLSFilesThatAreWrong(t *testing.T) {
 		{cert, other, "does not match"},
 		{key, key, "TLS_CERT_FILE="},
 	} {
-		if _, err := New(t.Context(), &Config{TLSCertFile: test.cert, TLSKeyFile: test.key}, nil); err == nil || !strings.Contains(err.Error(), test.named) {
+		if _, err := New(t.Context(), &Config{TLSCertFile: test.cert, TLSKeyFile: test.key}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), test.named) {
 			t.Errorf("%+v: %v", test, err)
 		}
 	}

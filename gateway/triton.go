@@ -73,6 +73,16 @@ func (t *child) setPID(pid int) {
 	t.mu.Unlock()
 }
 
+// latest is the process id of the latest server, 0 where there was none.
+func (t *child) latest() int {
+	if t == nil {
+		return 0
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.pid
+}
+
 // backends are the processes that run a model's backend now.
 func (t *child) backends(model string) []int {
 	if t == nil {
@@ -179,6 +189,9 @@ func (r *restarts) next(now time.Time, live bool) (wait time.Duration, ok bool) 
 // once starts a server, behind a guard, and returns when both have ended. It
 // reports whether the server was ever live.
 func (t *child) once(ctx context.Context) (live bool, err error) {
+	if err := t.cfg.checkServer(); err != nil {
+		return false, err
+	}
 	ports, err := t.cfg.SafePorts.free(childPorts)
 	if err != nil {
 		return false, err

@@ -127,6 +127,20 @@ func (w *window) parked() int {
 	return w.count
 }
 
+// windowState is how full a window is.
+type windowState struct {
+	Open   bool `json:"open"`
+	Places int  `json:"places"`
+	Inside int  `json:"inside"`
+	Parked int  `json:"parked"`
+}
+
+func (w *window) state() windowState {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return windowState{Open: !w.closed, Places: w.places, Inside: w.places - w.free, Parked: w.count}
+}
+
 // admit gives the free places to those whose turn it is.
 func (w *window) admit() {
 	for w.free > 0 && !w.closed && w.count > 0 {

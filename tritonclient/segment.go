@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"sync"
@@ -115,14 +116,13 @@ func (s *segment) take() (slot int, ok bool) {
 }
 
 // allocate gives a slot its memory. Without that, memory that is full would show as
-// a SIGBUS at the first write. Half of it is left to others: Triton's own backends
-// move tensors through it, and fail where there is no room.
+// a SIGBUS at the first write.
 func (s *segment) allocate(slot int) error {
 	var fs syscall.Statfs_t
 	if err := syscall.Fstatfs(int(s.file.Fd()), &fs); err != nil {
 		return err
 	}
-	if left := int64(fs.Bavail)*fs.Bsize - int64(s.size); fs.Blocks > 0 && left < int64(fs.Blocks)*fs.Bsize/2 {
+	if int64(s.size) > spare(&fs) {
 		return fmt.Errorf("%s would be more than half full; give it more, with --shm-size for a container", filepath.Dir(s.path))
 	}
 	for {
@@ -131,6 +131,15 @@ func (s *segment) allocate(slot int) error {
 			return err
 		}
 	}
+}
+
+// spare is how many bytes of a file system in memory may be taken. Half of it is left to
+// others: Triton's own backends move tensors through it, and fail where there is no room.
+func spare(fs *syscall.Statfs_t) int64 {
+	if fs.Blocks == 0 {
+		return math.MaxInt64 // it has no bound
+	}
+	return int64(fs.Bavail)*fs.Bsize - int64(fs.Blocks)*fs.Bsize/2
 }
 
 // give takes a slot back. One whose call ended before it was answered is left alone

@@ -224,3 +224,37 @@ func TestSegmentMode(t *testing.T) {
 		t.Errorf("without a folder: %v", err)
 	}
 }
+
+// Whether all that is to be shared has room is told without taking any.
+func TestCheckSharedMemory(t *testing.T) {
+	of := func(requests int, shapes ...int64) SharedInputs {
+		s := SharedInputs{Requests: requests}
+		for _, size := range shapes {
+			s.Inputs = append(s.Inputs, TensorSpec{Datatype: Float32, Shape: []int64{1, size}})
+		}
+		return s
+	}
+	all := []SharedInputs{of(3, 16, 1), of(1, 1<<20)} // 3 x 2 lines of cache, and 4 MB
+	const need = 3*2*cacheLine + 4<<20
+	if err := fits(all, need); err != nil {
+		t.Errorf("as much as is needed: %v", err)
+	}
+	for _, spare := range []int64{need - 1, -1} {
+		if err := fits(all, spare); err == nil || !strings.Contains(err.Error(), "can take 5 MB; give it ") {
+			t.Errorf("%d bytes: %v", spare, err)
+		}
+	}
+	if err := CheckSharedMemory([]SharedInputs{of(1, 1)}); err != nil {
+		t.Error(err)
+	}
+	if err := CheckSharedMemory([]SharedInputs{of(1<<20, 1<<30)}); err == nil {
+		t.Error("a petabyte has room")
+	}
+	half := &syscall.Statfs_t{Bsize: 10, Blocks: 100, Bavail: 60}
+	if got := spare(half); got != 100 {
+		t.Errorf("of 1000 bytes, 600 of them free, %d are to spare", got)
+	}
+	if got := spare(&syscall.Statfs_t{Bsize: 10}); got < 1<<60 {
+		t.Errorf("of what has no bound %d bytes are to spare", got)
+	}
+}

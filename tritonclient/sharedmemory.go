@@ -2,7 +2,9 @@ package tritonclient
 
 import (
 	"context"
+	"fmt"
 	"strings"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -22,6 +24,37 @@ type SharedInputs struct {
 	Inputs   []TensorSpec  // of each request
 	Requests int           // whose inputs have room at once
 	Settle   time.Duration // after which a request that was given up is no longer read
+}
+
+// slotBytes is what the inputs of one request take.
+func (of *SharedInputs) slotBytes() (size int) {
+	for i := range of.Inputs {
+		size += aligned(of.Inputs[i].bytes())
+	}
+	return size
+}
+
+// CheckSharedMemory tells whether there is room in shared memory for all of this at once,
+// and takes none. Where there is not, what finds no room goes in messages.
+func CheckSharedMemory(all []SharedInputs) error {
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(sharedMemory, &fs); err != nil {
+		return fmt.Errorf("%s: %w", sharedMemory, err)
+	}
+	return fits(all, spare(&fs))
+}
+
+func fits(all []SharedInputs, spare int64) error {
+	const mb = 1 << 20
+	var need int64
+	for i := range all {
+		need += int64(all[i].slotBytes() * all[i].Requests)
+	}
+	if need <= spare {
+		return nil
+	}
+	return fmt.Errorf("%s has %d MB to spare, half of it being left to others, and the models' inputs can take %d MB; "+
+		"give it %d MB more, with --shm-size for a container", sharedMemory, max(0, spare)/mb, (need+mb-1)/mb, 2*(need-max(0, spare)+mb-1)/mb)
 }
 
 // ShareMemory has the inputs of a model's inferences handed over in shared memory from
@@ -55,11 +88,7 @@ func (c *Client) segmentFor(of SharedInputs) (*segment, error) {
 	if s := c.segments[of.Model]; s != nil {
 		return s, nil
 	}
-	size := 0
-	for i := range of.Inputs {
-		size += aligned(of.Inputs[i].bytes())
-	}
-	s, err := newSegment(sharedMemory, c.options.SharedMemory, size, of.Requests, of.Settle, c.log.With("model", of.Model))
+	s, err := newSegment(sharedMemory, c.options.SharedMemory, of.slotBytes(), of.Requests, of.Settle, c.log.With("model", of.Model))
 	if err != nil {
 		return nil, err
 	}
@@ -99,6 +128,10 @@ func (c *Client) usable(model string) *segment {
 	}
 	return s
 }
+
+// SharesMemory tells whether a model's inputs go through shared memory now, as far as
+// there is room in it.
+func (c *Client) SharesMemory(model string) bool { return c.usable(model) != nil }
 
 // isForgotten tells that a server does not know a region: it was started anew, and has
 // looked at nothing else of the request.

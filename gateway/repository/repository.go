@@ -198,11 +198,16 @@ func inspect(spec *prep.Spec, o *Options) (*checkpoint.Package, error) {
 	case !isThere(o.ModelDir, spec.Checkpoint):
 		return nil, fmt.Errorf("its checkpoint %s is not in the model folder; put it there", spec.Checkpoint)
 	}
-	p, err := checkpoint.Read(filepath.Join(o.ModelDir, spec.Checkpoint))
+	return readCheckpoint(o.ModelDir, spec.Checkpoint, o.Target)
+}
+
+// readCheckpoint reads a checkpoint and refuses one that is not for the target.
+func readCheckpoint(folder, name string, target Target) (*checkpoint.Package, error) {
+	p, err := checkpoint.Read(filepath.Join(folder, name))
 	if err != nil {
 		return nil, fmt.Errorf("its checkpoint cannot be used: %s; copy it anew or export it again", oneLine(err))
 	}
-	return p, o.Target.check(p)
+	return p, target.check(p)
 }
 
 // readLists reads the lists that a spec names and checks them. They belong to

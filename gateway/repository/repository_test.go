@@ -94,6 +94,9 @@ func TestBuild(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if err := CheckVersion(out, name, o.Target); err != nil {
+			t.Errorf("what was built is no good: %v", err)
+		}
 		var inputs, outputs []any
 		for i, in := range config.Input {
 			inputs = append(inputs, in.Name, tritonclient.DatatypeOf(in.DataType), in.Dims)

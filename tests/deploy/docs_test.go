@@ -16,20 +16,26 @@ func TestDocuments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, folder := range []string{"k8s", "sagemaker", "grafana/dashboards"} {
-		documents = append(documents, filepath.Join(root, "deploy", folder, "README.md"))
+	for _, path := range []string{"deploy/k8s/README.md", "deploy/sagemaker/README.md", "deploy/grafana/dashboards/README.md", "tests/README.md", "CONTRIBUTING.md", "CHANGELOG.md"} {
+		documents = append(documents, filepath.Join(root, path))
 	}
 	known := map[string]bool{
 		// The set-up's own, and those of other programs.
 		"HISTOGATE_CACHE": true, "SAGEMAKER_BIND_TO_PORT": true, "GOMEMLIMIT": true, "CUDA_VISIBLE_DEVICES": true,
 		// Not variables.
 		"KIND_GPU": true,
+		// make's.
+		"FUZZ_MUTANTS": true, "SOAK_MINUTES": true,
 	}
 	for name := range settings(t) {
 		known[name] = true
 	}
 	for _, match := range regexp.MustCompile(`(?m)^#(\w+)=`).FindAllStringSubmatch(read(t, ".env.example"), -1) {
 		known[match[1]] = true
+	}
+	targets := map[string]bool{}
+	for _, match := range regexp.MustCompile(`(?m)^([a-z0-9-]+):`).FindAllStringSubmatch(read(t, "Makefile"), -1) {
+		targets[match[1]] = true
 	}
 	metrics := metricNames(t)
 	variable := regexp.MustCompile(`\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b`)
@@ -54,10 +60,38 @@ func TestDocuments(t *testing.T) {
 				t.Errorf("%s names %s, which is no file", path, match[1])
 			}
 		}
+		for _, match := range regexp.MustCompile("`make ([a-z0-9-]+)").FindAllStringSubmatch(string(text), -1) {
+			if !targets[match[1]] {
+				t.Errorf("%s names make %s, which is no target", path, match[1])
+			}
+		}
 		for _, match := range regexp.MustCompile(`\]\(([^)#]+)(?:#[^)]*)?\)`).FindAllStringSubmatch(prose, -1) {
+			if strings.HasPrefix(match[1], "https://") {
+				continue
+			}
 			if _, err := os.Stat(filepath.Join(filepath.Dir(path), match[1])); err != nil {
 				t.Errorf("%s links to %s, which is not there", path, match[1])
 			}
+		}
+	}
+}
+
+// Everything in tests/ has a row in its README, and each row is of something there.
+func TestTestsReadme(t *testing.T) {
+	named := map[string]bool{}
+	for _, match := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(read(t, "tests/README.md"), -1) {
+		named[match[1]] = true
+		if _, err := os.Stat(filepath.Join(root, "tests", match[1])); err != nil {
+			t.Errorf("there is no %s", match[1])
+		}
+	}
+	entries, err := os.ReadDir(filepath.Join(root, "tests"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.Name() != "README.md" && !named[e.Name()] {
+			t.Errorf("no row for %s", e.Name())
 		}
 	}
 }

@@ -46,6 +46,10 @@ func lay(t *testing.T, triton, specs string) *sagemakerImage {
 			for _, spec := range found {
 				link(spec, filepath.Join(c.DestPath, filepath.Base(filepath.Dir(spec)), "spec.yaml"))
 			}
+		case slices.Equal(c.SourcePaths, []string{"LICENSE", "NOTICE"}):
+			for _, text := range c.SourcePaths {
+				link(absolute(t, text), filepath.Join(c.DestPath, text))
+			}
 		default:
 			t.Fatalf("%v is not laid out by this test", c)
 		}

@@ -25,8 +25,11 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == "health" {
 		os.Exit(health(os.Args[2:], os.LookupEnv, os.Stderr))
 	}
+	if len(os.Args) > 1 && os.Args[1] == "check" {
+		os.Exit(check(context.Background(), os.Args[2:], os.LookupEnv, os.Stdout, os.Stderr))
+	}
 	if len(os.Args) < 2 || os.Args[1] != "serve" {
-		fmt.Fprintln(os.Stderr, "usage: gateway serve [flags]\n       gateway health [PATH]\n       gateway repository build|check [flags]\n\n"+
+		fmt.Fprintln(os.Stderr, "usage: gateway serve [flags]\n       gateway check [flags]\n       gateway health [PATH]\n       gateway repository build|check [flags]\n\n"+
 			"-h lists the flags of each.")
 		os.Exit(2)
 	}
