@@ -18,7 +18,7 @@ FROM debian:bookworm-slim
 # Each library that the binary is linked to, and nothing else.
 RUN apt-get update && \
     apt-get install -y --no-install-recommends \
-      libdeflate0 libglib2.0-0 libjpeg62-turbo libtiff6 libvips42 libwebp7 libwebpdemux2 zlib1g && \
+      libdeflate0 libjpeg62-turbo libwebp7 libwebpdemux2 zlib1g && \
     rm -rf /var/lib/apt/lists/*
 COPY --from=build /gateway /usr/local/bin/gateway
 COPY LICENSE NOTICE /usr/share/doc/histogate/

@@ -27,8 +27,7 @@ import "C"
 
 import "unsafe"
 
-// inflate replaces the chunks, zlib streams, by their bytes. libtiff is not used
-// for it: built over libdeflate it takes a damaged stream for one that is too long.
+// inflate replaces the chunks, zlib streams, by their bytes.
 func (m *tiffImage) inflate() *Error {
 	chunks := make([][]byte, len(m.chunks))
 	for i, chunk := range m.chunks {
