@@ -42,7 +42,7 @@ func makeRepository(ctx context.Context, cfg *Config, otherwise string, log *slo
 		return nil, nil, "", err
 	}
 	if served.ModelDir == "" {
-		err = modelrepo.Rebatch(folder, cfg.ModelRepository, cfg.Models, cfg.BatchMaxSize, cfg.BatchMaxWaitMS)
+		err = modelrepo.Convert(folder, cfg.ModelRepository, cfg.Models, cfg.changes())
 	} else {
 		served.Models, broken, err = build(ctx, folder, &served, log)
 	}
@@ -68,11 +68,16 @@ func (c *Config) modelDir(otherwise string) (string, error) {
 	return "", nil
 }
 
+// changes are what the configuration says in place of the specs.
+func (c *Config) changes() modelrepo.Changes {
+	return modelrepo.Changes{MaxBatchSize: c.BatchMaxSize, MaxQueueDelayMS: c.BatchMaxWaitMS}
+}
+
 // buildOptions are what the configuration says of building a repository.
 func (c *Config) buildOptions(ctx context.Context) (o modelrepo.Options, err error) {
 	o = modelrepo.Options{
 		Specs: c.ModelRepository, Models: c.Models, ModelDir: c.ModelDir, AssetsDir: c.AssetsDir,
-		MaxBatchSize: c.BatchMaxSize, MaxQueueDelayMS: c.BatchMaxWaitMS,
+		Changes: c.changes(),
 	}
 	if o.AssetsDir == "" {
 		o.AssetsDir = modelrepo.AssetsDir(c.ModelDir)
@@ -81,18 +86,43 @@ func (c *Config) buildOptions(ctx context.Context) (o modelrepo.Options, err err
 	return o, err
 }
 
-// ReadBuildOptions reads what of the configuration "gateway repository" goes by, under
-// the names and rules of [ReadConfig]. Flags may hold others. The usage of the flags is
-// usage and a list of those read here.
-func ReadBuildOptions(ctx context.Context, flags *flag.FlagSet, usage string, args []string, lookupEnv func(string) (string, bool)) (modelrepo.Options, error) {
-	list := slices.DeleteFunc(settings(), func(s setting) bool {
-		return !slices.Contains([]string{"MODEL_DIR", "MODEL_REPOSITORY", "ASSETS_DIR", "MODELS", "TARGET_SM", "BATCH_MAX_SIZE", "BATCH_MAX_WAIT_MS"}, s.env)
-	})
+// readRepositorySettings reads the settings with the given names as [ReadConfig] reads
+// them. Flags may hold others. The usage of the flags is usage and a list of those read
+// here.
+func readRepositorySettings(flags *flag.FlagSet, usage string, args []string, lookupEnv func(string) (string, bool), names ...string) (c *Config, mistakes []error, err error) {
+	list := slices.DeleteFunc(settings(), func(s setting) bool { return !slices.Contains(names, s.env) })
 	flags.Usage = func() {
 		fmt.Fprint(flags.Output(), usage)
 		writeSettings(flags.Output(), list)
 	}
-	c, _, mistakes, err := readSettings(list, flags, args, lookupEnv)
+	c, _, mistakes, err = readSettings(list, flags, args, lookupEnv)
+	return c, mistakes, err
+}
+
+// Conversion is what "gateway repository convert" is to do.
+type Conversion struct {
+	From    string   // the model repository
+	Models  []string // of it; all when empty
+	Changes modelrepo.Changes
+}
+
+// ReadConversion reads what of the configuration "gateway repository convert" goes by,
+// as [ReadBuildOptions] does.
+func ReadConversion(flags *flag.FlagSet, usage string, args []string, lookupEnv func(string) (string, bool)) (Conversion, error) {
+	c, mistakes, err := readRepositorySettings(flags, usage, args, lookupEnv, "MODEL_REPOSITORY", "MODELS", "BATCH_MAX_SIZE", "BATCH_MAX_WAIT_MS")
+	if err = errors.Join(append(mistakes, err)...); err != nil {
+		return Conversion{}, err
+	}
+	models, err := modelrepo.Names(c.ModelRepository, c.Models)
+	return Conversion{From: c.ModelRepository, Models: models, Changes: c.changes()}, err
+}
+
+// ReadBuildOptions reads what of the configuration "gateway repository" goes by when it
+// builds, under the names and rules of [ReadConfig]. Flags may hold others. The usage of
+// the flags is usage and a list of those read here.
+func ReadBuildOptions(ctx context.Context, flags *flag.FlagSet, usage string, args []string, lookupEnv func(string) (string, bool)) (modelrepo.Options, error) {
+	c, mistakes, err := readRepositorySettings(flags, usage, args, lookupEnv,
+		"MODEL_DIR", "MODEL_REPOSITORY", "ASSETS_DIR", "MODELS", "TARGET_SM", "BATCH_MAX_SIZE", "BATCH_MAX_WAIT_MS")
 	if err != nil {
 		return modelrepo.Options{}, err
 	}

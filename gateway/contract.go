@@ -73,6 +73,9 @@ func checkConfig(spec *prep.Spec, config *kserve.ModelConfig, where string) erro
 	}
 	d.compareTensors(where, "input", specInputs(spec), inputs)
 	d.compareTensors(where, "output", specOutputs(spec), outputs)
+	if err := modelrepo.CheckTileTable(spec, config); err != nil {
+		d = append(d, fmt.Errorf("%s: %w", where, err))
+	}
 	return d.err()
 }
 
@@ -122,8 +125,8 @@ type tensorContract struct {
 }
 
 func specInputs(spec *prep.Spec) (all []tensorContract) {
-	for _, in := range spec.Inputs {
-		all = append(all, tensorContract{in.Name, datatype(in.DType), in.Shape})
+	for i, in := range spec.Inputs {
+		all = append(all, tensorContract{in.Name, datatype(spec.Sent(i)), in.Shape})
 	}
 	return all
 }

@@ -337,8 +337,8 @@ func (h *health) canary(ctx context.Context, l *life, rows int, limit time.Durat
 // fullBatch is the rows of the largest batch of a warm-up.
 func (h *health) fullBatch() int {
 	in, out := 0, 0 // bytes of a row
-	for _, t := range h.model.spec.Inputs {
-		in += prep.Elements(t.Shape) * t.DType.Size()
+	for i := range h.model.spec.Inputs {
+		in += h.model.spec.SentBytes(i)
 	}
 	for _, t := range h.model.spec.Outputs {
 		out += prep.Elements(t.Shape) * t.DType.Size()

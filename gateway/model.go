@@ -134,7 +134,7 @@ func (m *model) writeBlank(i int, dst []byte) { m.spec.Inputs[i].WriteBlank(dst)
 func (m *model) inputs(rows int) []tritonclient.TensorSpec {
 	specs := make([]tritonclient.TensorSpec, len(m.spec.Inputs))
 	for i, in := range m.spec.Inputs {
-		specs[i] = tritonclient.TensorSpec{Name: in.Name, Datatype: datatype(in.DType), Shape: batchShape(rows, in.Shape)}
+		specs[i] = tritonclient.TensorSpec{Name: in.Name, Datatype: datatype(m.spec.Sent(i)), Shape: batchShape(rows, in.Shape)}
 	}
 	return specs
 }

@@ -35,7 +35,7 @@ func TestAllocations(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := NewPreparer(testSpec())
 			body := tileBody(c.image, "S1", 7)
-			tensor := make([]byte, testSpec().Inputs[0].Bytes())
+			tensor := make([]byte, testSpec().SentBytes(0))
 			run := func() {
 				sample, err := p.Prepare(parse(t, body))
 				if err != nil {

@@ -87,7 +87,7 @@ func BenchmarkPrepare(b *testing.B) {
 		b.Run(string(dtype), func(b *testing.B) {
 			spec := testSpec()
 			spec.Inputs[0].DType = dtype
-			p, tensor := NewPreparer(spec), make([]byte, spec.Inputs[0].Bytes())
+			p, tensor := NewPreparer(spec), make([]byte, spec.SentBytes(0))
 			b.SetBytes(int64(len(body)))
 			b.ReportAllocs()
 			for b.Loop() {

@@ -18,7 +18,7 @@ func fill(b []byte) {
 
 // tensorOf is what the sample writes for its spec's i-th input.
 func tensorOf(s *Sample, i int) []byte {
-	tensor := make([]byte, s.owner.spec.Inputs[i].Bytes())
+	tensor := make([]byte, s.owner.spec.SentBytes(i))
 	fill(tensor)
 	s.Write(i, tensor)
 	return tensor

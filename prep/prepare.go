@@ -27,13 +27,13 @@ type Sample struct {
 }
 
 // Write writes the tensor of the spec's i-th input to dst, which has its
-// [Input.Bytes]: row-major, little-endian, without a batch dimension.
+// [Spec.SentBytes]: row-major, little-endian, without a batch dimension.
 func (s *Sample) Write(i int, dst []byte) {
 	switch in := &s.owner.spec.Inputs[i]; {
-	case in.Source == TileSource && in.DType == Float16:
-		s.owner.table.Write(dst, raster.Float16, s.rgb)
+	case in.Source == TileSource && s.owner.spec.TileTransport == UInt8Transport:
+		raster.WritePlanes(dst, s.rgb)
 	case in.Source == TileSource:
-		s.owner.table.Write(dst, raster.Float32, s.rgb)
+		s.owner.table.Write(dst, layout(in.DType), s.rgb)
 	case in.Source == BulkRNASource && s.bulkRNA != nil:
 		copy(dst, s.bulkRNA)
 	default:
@@ -81,14 +81,7 @@ func NewPreparer(spec *Spec, with ...Option) *Preparer {
 	for _, option := range with {
 		option(&chosen)
 	}
-	p := &Preparer{spec: spec, formats: chosen.formats}
-	// As a tensor library does with a list of Python floats: the decimal is
-	// rounded to float64, then to float32.
-	var mean, std [3]float32
-	for c := range 3 {
-		mean[c], std[c] = float32(spec.Tile.Mean[c]), float32(spec.Tile.Std[c])
-	}
-	p.table = raster.NewTable(mean, std)
+	p := &Preparer{spec: spec, formats: chosen.formats, table: newTable(&spec.Tile)}
 	if i := spec.bulkRNAInput(); i >= 0 {
 		// The cache belongs to this model and its pipeline alone.
 		cache := newVectorCache(chosen.cacheEntries, chosen.cacheBytes)

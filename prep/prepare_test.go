@@ -219,7 +219,7 @@ func TestConstant(t *testing.T) {
 		{Float32, nil, []byte{0, 0, 0, 0}},
 	} {
 		in := Input{Name: "c", Source: ConstantSource, DType: test.dtype, Shape: []int64{2, 3}, Value: test.value}
-		got := bytes.Repeat([]byte{0xee}, in.Bytes())
+		got := bytes.Repeat([]byte{0xee}, 6*test.dtype.Size())
 		in.WriteBlank(got)
 		if !bytes.Equal(got, bytes.Repeat(test.want, 6)) {
 			t.Errorf("%s: % x", test.dtype, got)

@@ -30,6 +30,8 @@ type Spec struct {
 	// model without one is served from what lies in its own folder.
 	Checkpoint string `yaml:"checkpoint,omitempty" json:"checkpoint,omitempty"`
 	Tile       Tile   `yaml:"tile" json:"tile"`
+	// TileTransport is what the tile goes to Triton as; empty means [FloatTransport].
+	TileTransport Transport `yaml:"tile_transport,omitempty" json:"tile_transport,omitempty"`
 	// Inputs and Outputs are in the order in which the model takes and gives them.
 	Inputs   []Input  `yaml:"inputs" json:"inputs"`
 	Outputs  []Output `yaml:"outputs" json:"outputs"`
@@ -69,8 +71,16 @@ type Input struct {
 	Transforms []Transform `yaml:"transforms,omitempty" json:"transforms,omitempty"`
 }
 
-// Bytes is the size of the tensor of one sample.
-func (in *Input) Bytes() int { return Elements(in.Shape) * in.DType.Size() }
+// Sent is the type that the elements of the i-th input have on their way to Triton.
+func (s *Spec) Sent(i int) DType {
+	if s.Inputs[i].Source == TileSource && s.TileTransport == UInt8Transport {
+		return UInt8
+	}
+	return s.Inputs[i].DType
+}
+
+// SentBytes is the size of the i-th input of one sample on its way to Triton.
+func (s *Spec) SentBytes(i int) int { return Elements(s.Inputs[i].Shape) * s.Sent(i).Size() }
 
 // Output is a tensor that the model gives.
 type Output struct {
@@ -101,6 +111,18 @@ func (b Batching) ExecuteLimit() time.Duration {
 	}
 	return time.Duration(b.ExecuteLimitMS * float64(time.Millisecond))
 }
+
+// Transport is what a tile goes to Triton as.
+type Transport string
+
+// The transports of a tile.
+const (
+	// FloatTransport is the normalised values, in the input's type.
+	FloatTransport Transport = "float"
+	// UInt8Transport is the samples as they were decoded, a quarter of the bytes of
+	// float32. The backend looks each of them up in [Spec.TileTable].
+	UInt8Transport Transport = "uint8"
+)
 
 // Source is where an input's values come from.
 type Source string
@@ -145,11 +167,14 @@ const (
 	Float32 DType = "float32"
 	Float16 DType = "float16"
 	Int64   DType = "int64"
+	UInt8   DType = "uint8" // on the way to Triton alone
 )
 
 // Size is the number of bytes of one element.
 func (d DType) Size() int {
 	switch d {
+	case UInt8:
+		return 1
 	case Float16:
 		return 2
 	case Int64:
@@ -160,7 +185,8 @@ func (d DType) Size() int {
 }
 
 // WriteBlank writes what the input is where nothing was sent, for as many samples as
-// dst takes: the constant, or zeros, little-endian.
+// dst takes: the constant, or zeros, little-endian. Zeros of a tile that is sent as bytes
+// are a black one.
 func (in *Input) WriteBlank(dst []byte) {
 	if in.Value == nil {
 		clear(dst)
@@ -276,6 +302,9 @@ func joinModes(modes []Mode) string {
 func (s *Spec) TakesBulkRNA() bool { return s.bulkRNAInput() >= 0 }
 
 // bulkRNAInput is the index of the input that takes bulk RNA, -1 without one.
-func (s *Spec) bulkRNAInput() int {
-	return slices.IndexFunc(s.Inputs, func(in Input) bool { return in.Source == BulkRNASource })
+func (s *Spec) bulkRNAInput() int { return s.inputOf(BulkRNASource) }
+
+// inputOf is the index of the first input with a source, -1 without one.
+func (s *Spec) inputOf(source Source) int {
+	return slices.IndexFunc(s.Inputs, func(in Input) bool { return in.Source == source })
 }

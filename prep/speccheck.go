@@ -53,6 +53,8 @@ func (s *Spec) check() error {
 	c.require(s.Checkpoint == "" || checkpoints.MatchString(s.Checkpoint), "checkpoint",
 		"%q must be the name of a .pt2 file, without a folder", s.Checkpoint)
 	s.Tile.check(&c)
+	c.require(slices.Contains([]Transport{"", FloatTransport, UInt8Transport}, s.TileTransport), "tile_transport",
+		"%q must be %s or %s", s.TileTransport, FloatTransport, UInt8Transport)
 	names := map[string]bool{}
 	s.checkInputs(&c, names)
 	s.checkOutputs(&c, names)
@@ -105,7 +107,8 @@ func (s *Spec) checkInputs(c *checker, names map[string]bool) {
 		sources[in.Source]++
 		switch in.Source {
 		case TileSource:
-			c.require(in.DType == Float32 || in.DType == Float16, field+".dtype", "%q must be float32 or float16", in.DType)
+			c.require(in.DType == Float32 || in.DType == Float16, field+".dtype", "%q must be float32 or float16, as the model takes it; "+
+				"for bytes on the way to Triton set tile_transport: %s", in.DType, UInt8Transport)
 			want := []int64{3, int64(s.Tile.Height), int64(s.Tile.Width)}
 			c.require(slices.Equal(in.Shape, want), field+".shape", "%v must be %v: three channels of the tile's height and width", in.Shape, want)
 		case BulkRNASource:

@@ -47,6 +47,7 @@ func TestSpecReferenceIsComplete(t *testing.T) {
 		"inputs[].source": {string(TileSource), string(BulkRNASource), string(ConstantSource)},
 		"inputs[].dtype":  {string(Float32), string(Float16), string(Int64)},
 		"inputs[].domain": {string(Counts), string(AnyValue)},
+		"tile_transport":  {string(FloatTransport), string(UInt8Transport)},
 		"outputs[].role":  {string(PredictionRole), string(EmbeddingRole)},
 		"modes":           {string(Prediction), string(Embedding), string(PredictionWithEmbedding)},
 		"inputs[].transforms[].name": {

@@ -29,18 +29,17 @@ func (f *fitted) config() []byte {
 	if f.cuda {
 		c.InstanceGroup[0].Kind = kserve.ModelInstanceGroup_KIND_GPU
 	}
-	for _, in := range f.spec.Inputs {
-		c.Input = append(c.Input, &kserve.ModelInput{Name: in.Name, DataType: DataType(in.DType), Dims: in.Shape})
+	for i, in := range f.spec.Inputs {
+		c.Input = append(c.Input, &kserve.ModelInput{Name: in.Name, DataType: DataType(f.spec.Sent(i)), Dims: in.Shape})
 	}
 	for _, out := range f.spec.Outputs {
 		c.Output = append(c.Output, &kserve.ModelOutput{Name: out.Name, DataType: DataType(out.DType), Dims: out.Shape})
 	}
+	c.Parameters = tileParameters(f.spec)
 	if f.inputTypes != nil {
-		c.Parameters = map[string]*kserve.ModelParameter{
-			"input_dtypes": {StringValue: strings.Join(f.inputTypes, ",")},
-			"input_ranks":  {StringValue: strings.Join(f.inputRanks, ",")},
-			fixedBatch:     {StringValue: strconv.FormatInt(f.fixedBatch, 10)},
-		}
+		c.Parameters["input_dtypes"] = &kserve.ModelParameter{StringValue: strings.Join(f.inputTypes, ",")}
+		c.Parameters["input_ranks"] = &kserve.ModelParameter{StringValue: strings.Join(f.inputRanks, ",")}
+		c.Parameters[fixedBatch] = &kserve.ModelParameter{StringValue: strconv.FormatInt(f.fixedBatch, 10)}
 	}
 	return written(c)
 }
@@ -69,6 +68,8 @@ func Microseconds(b prep.Batching) uint64 { return uint64(math.Round(b.MaxQueueD
 // DataType is how a config.pbtxt writes a spec's element type.
 func DataType(t prep.DType) kserve.DataType {
 	switch t {
+	case prep.UInt8:
+		return kserve.DataType_TYPE_UINT8
 	case prep.Float16:
 		return kserve.DataType_TYPE_FP16
 	case prep.Int64:

@@ -42,7 +42,7 @@ const (
 func fit(spec *prep.Spec, p *checkpoint.Package, o *Options) (*fitted, error) {
 	adapted := *spec
 	adapted.Inputs, adapted.Outputs = slices.Clone(spec.Inputs), slices.Clone(spec.Outputs)
-	adapted.Batching = rebatched(spec.Batching, o.MaxBatchSize, o.MaxQueueDelayMS)
+	o.apply(&adapted)
 	f := &fitted{spec: &adapted, cuda: p.CUDA}
 	if p.Metadata != nil {
 		if err := f.adapt(p.Metadata); err != nil {

@@ -66,7 +66,7 @@ func TestFolders(t *testing.T) {
 	}
 	for name, err := range map[string]error{
 		"build":   func() error { _, err := Build(t.TempDir(), Options{Specs: folder, ModelDir: t.TempDir()}); return err }(),
-		"rebatch": Rebatch(t.TempDir(), folder, nil, 3, nil),
+		"convert": Convert(t.TempDir(), folder, nil, Changes{MaxBatchSize: 3}),
 	} {
 		if err == nil || !strings.Contains(err.Error(), filepath.Join("no-spec", specName)) || !strings.Contains(err.Error(), "the name in it is \"h1\"") {
 			t.Errorf("%s: %v", name, err)

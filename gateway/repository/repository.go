@@ -31,11 +31,8 @@ type Options struct {
 	ModelDir  string   // folder that holds the checkpoints
 	AssetsDir string   // folder that holds, in a folder a model, the lists that its spec names
 	Target    Target
-	// MaxBatchSize and MaxQueueDelayMS stand in for what the specs say, unless 0
-	// and nil.
-	MaxBatchSize    int
-	MaxQueueDelayMS *float64
-	Copy            bool // copies checkpoints rather than linking to them
+	Changes
+	Copy bool // copies checkpoints rather than linking to them
 }
 
 // Model is what became of one spec.
@@ -105,11 +102,8 @@ func Build(out string, o Options) (*Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the model folder: %w", err)
 	}
-	if err := os.MkdirAll(out, 0o755); err != nil {
+	if err := makeEmpty(out); err != nil {
 		return nil, err
-	}
-	if there, err := os.ReadDir(out); err != nil || len(there) > 0 {
-		return nil, errors.Join(err, fmt.Errorf("%s is not empty; name another folder or remove what is in it", out))
 	}
 	result := new(Result)
 	known := map[string]bool{}
@@ -133,6 +127,18 @@ func Build(out string, o Options) (*Result, error) {
 		}
 	}
 	return result, nil
+}
+
+// makeEmpty makes a folder, unless it is there and empty.
+func makeEmpty(folder string) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	there, err := os.ReadDir(folder)
+	if err == nil && len(there) > 0 {
+		err = fmt.Errorf("%s is not empty; name another folder or remove what is in it", folder)
+	}
+	return err
 }
 
 // readSpecs reads the specs of the models, of all when none is named. All that

@@ -279,7 +279,7 @@ func TestHolds(t *testing.T) {
 }
 
 // A repository with other batches: the rest is what it was, and links to it.
-func TestRebatch(t *testing.T) {
+func TestConvertBatches(t *testing.T) {
 	built := filepath.Join(t.TempDir(), "built")
 	o := options(modelDir(t, map[string]checkpointtest.Package{"m_optimus_prediction.pt2": {Metadata: optimusMetadata}}))
 	if result, err := Build(built, o); err != nil || result.Built() != 1 {
@@ -304,7 +304,7 @@ func TestRebatch(t *testing.T) {
 		{fixed, 48, nil, prep.Batching{MaxBatchSize: 4, MaxQueueDelayMS: 30}, 30000}, // no more than it was compiled for
 	} {
 		built, out := test.built, t.TempDir()
-		if err := Rebatch(out, built, nil, test.size, test.wait); err != nil {
+		if err := Convert(out, built, nil, Changes{MaxBatchSize: test.size, MaxQueueDelayMS: test.wait}); err != nil {
 			t.Fatal(err)
 		}
 		folder := filepath.Join(out, "m-optimus")
@@ -337,13 +337,13 @@ func TestRebatch(t *testing.T) {
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := Rebatch(t.TempDir(), built, nil, 3, nil); err == nil || !strings.Contains(err.Error(), `fixed_batch is "x"`) {
+	if err := Convert(t.TempDir(), built, nil, Changes{MaxBatchSize: 3}); err == nil || !strings.Contains(err.Error(), `fixed_batch is "x"`) {
 		t.Errorf("a parameter that is no number: %v", err)
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if err := Rebatch(t.TempDir(), built, nil, 3, nil); err == nil || !strings.Contains(err.Error(), "model m-optimus") {
+	if err := Convert(t.TempDir(), built, nil, Changes{MaxBatchSize: 3}); err == nil || !strings.Contains(err.Error(), "model m-optimus") {
 		t.Errorf("without a configuration: %v", err)
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
+	modelrepo "histogate/gateway/repository"
 	"histogate/prep"
 	"histogate/tests/stack"
 	"histogate/tritonclient"
@@ -117,23 +117,42 @@ func holdToReference(t *testing.T, s *stack.Stack, folder string) {
 
 // Each model answers each mode with what onnxruntime makes of the tensors that Pillow
 // and numpy make of the same request, after the output's transforms: bit for bit, be
-// the tensors handed to Triton in shared memory or in messages.
+// the tensors handed to Triton in shared memory or in messages, and the tiles among
+// them as floats or as bytes.
 func TestEveryModelAndModeEqualsReference(t *testing.T) {
 	models := []string{"h0-mini", "h0", "h1", "m-optimus", "tissue-seg"}
-	var s *stack.Stack
-	for _, transport := range []string{"raw", "auto"} {
-		s = start(t, stack.Options{Env: []string{"TENSOR_TRANSPORT=" + transport}})
-		for _, model := range models {
-			t.Run(transport+"/"+model, func(t *testing.T) {
-				holdToReference(t, s, filepath.Join(stack.Root(), "model_repository", model))
-			})
-		}
-		holdSegments(t, s, map[string]int{"raw": 0, "auto": len(models)}[transport])
+	floats, ofBytes := filepath.Join(stack.Root(), "model_repository"), filepath.Join(t.TempDir(), "models")
+	if err := modelrepo.Convert(ofBytes, floats, nil, modelrepo.Changes{TileTransport: prep.UInt8Transport}); err != nil {
+		t.Fatal(err)
 	}
-	t.Run("mask", func(t *testing.T) { maskOfTissue(t, s) })
-	t.Run("counts", func(t *testing.T) { wholeCounts(t, s) })
-	t.Run("metadata", func(t *testing.T) { contracts(t, s) })
+	for _, test := range []struct {
+		name, repository, transport string
+		segments                    int
+	}{
+		{"floats/raw", floats, "raw", 0},
+		{"floats/auto", floats, "auto", len(models)},
+		{"bytes/raw", ofBytes, "raw", 0},
+		{"bytes/auto", ofBytes, "auto", len(models)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := start(t, stack.Options{Repository: test.repository, Env: []string{"TENSOR_TRANSPORT=" + test.transport}})
+			for _, model := range models {
+				t.Run(model, func(t *testing.T) {
+					holdToReference(t, s, filepath.Join(test.repository, model))
+					holdTile(t, s, model, test.repository == ofBytes)
+				})
+			}
+			holdSegments(t, s, test.segments)
+			t.Run("mask", func(t *testing.T) { maskOfTissue(t, s) })
+			t.Run("counts", func(t *testing.T) { wholeCounts(t, s) })
+			t.Run("metadata", func(t *testing.T) { contracts(t, s) })
+			t.Run("names and modes", func(t *testing.T) { namesAndModes(t, s) })
+		})
+	}
+}
 
+// A model answers under its alias, and in no mode that it does not offer.
+func namesAndModes(t *testing.T, s *stack.Stack) {
 	request := tileRequest("m-optimus", 0, 0)
 	byName := post(t, s, "/invocations", request.Body())
 	request.ModelName = "m-optimus-stx"
@@ -142,21 +161,6 @@ func TestEveryModelAndModeEqualsReference(t *testing.T) {
 	}
 	wantFailure(t, post(t, s, "/api/predict/h1", request.Body()), http.StatusBadRequest, "unsupported_mode", "prediction", "embedding")
 	wantFailure(t, post(t, s, "/api/embed/tissue-seg", request.Body()), http.StatusBadRequest, "unsupported_mode", "embedding", "prediction")
-}
-
-// holdSegments checks that tensors have gone through shared memory, of so many models.
-func holdSegments(t *testing.T, s *stack.Stack, models int) {
-	t.Helper()
-	segments := s.Segments()
-	if len(segments) != models {
-		t.Errorf("Triton has mapped %v, want a segment for each of %d models", segments, models)
-	}
-	for _, path := range segments {
-		var file syscall.Stat_t
-		if err := syscall.Stat(path, &file); err != nil || file.Blocks == 0 {
-			t.Errorf("%s: %d blocks, %v: no tensor was ever in it", path, file.Blocks, err)
-		}
-	}
 }
 
 // A mask is one value, 0 or 1, for each pixel, and tells the tissue from the glass

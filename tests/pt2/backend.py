@@ -4,6 +4,8 @@ Run by the Go tests with torch's Python. Packages are played by functions, so th
 they can fail where a GPU would: behind the call, when the results are waited for.
 """
 
+import base64
+import hashlib
 import importlib.util
 import pathlib
 import sys
@@ -28,7 +30,10 @@ def checkpoint(backend, package, **parameters):
     import torch._inductor
 
     torch._inductor.aoti_load_package = lambda *_args, **_options: package
-    config = {"parameters": {key: {"string_value": value} for key, value in parameters.items()}}
+    config = {
+        "input": [{"data_type": "TYPE_UINT8" if "tile_table" in parameters else "TYPE_FP16"}],
+        "parameters": {key: {"string_value": value} for key, value in parameters.items()},
+    }
     return backend.AotiCheckpoint("model.pt2", config, None)
 
 
@@ -64,6 +69,24 @@ def main():
     plain = checkpoint(backend, lambda *inputs: inputs[0] * 2)
     (output,) = plain.forward([counts, groups])
     expect("one tensor rather than a tuple, and no metadata", output.shape == (3, 5) and (output == 2).all())
+
+    # A tile of bytes, of a picture that is not square and in a batch that is padded.
+    table = np.linspace(-2, 2, 3 * 256).astype(np.float16).reshape(3, 256)
+    of_bytes = checkpoint(
+        backend,
+        package,
+        input_dtypes="float16,float16",
+        input_ranks="4,2",
+        fixed_batch="4",
+        tile_table=base64.b64encode(table.tobytes()).decode(),
+        tile_table_dtype="float16",
+        tile_table_sha256=hashlib.sha256(table.tobytes()).hexdigest(),
+    )
+    tiles = np.random.default_rng(1).integers(0, 256, (3, 3, 5, 7), np.uint8)
+    of_bytes.forward([tiles, counts])
+    want = np.stack([table[channel][tiles[:, channel]] for channel in range(3)], axis=1)
+    expect("the table's values, to the bit", seen[0][:3].numpy().tobytes() == want.tobytes())
+    expect("and padding", seen[0].shape == (4, 3, 5, 7) and seen[0].dtype == torch.float16 and not seen[0][3:].any())
 
     class Late:
         """A result whose device fails behind the call."""

@@ -9,7 +9,10 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -293,6 +296,54 @@ func TestBrokenCheckpointsBesideAGoodOne(t *testing.T) {
 	}
 	if strings.Contains(ping.Detail, "h1:") {
 		t.Errorf("/ping: %q", ping.Detail)
+	}
+}
+
+// Tiles that go to Triton as bytes have the very answers of those that go as floats,
+// of checkpoints that take float32 and one that takes float16.
+func TestTilesOfBytes(t *testing.T) {
+	specs := filepath.Join(t.TempDir(), "specs")
+	if err := os.CopyFS(specs, os.DirFS(root("tests", "pt2", "testdata", "specs"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, model := range []string{"h1", "m-optimus", "tissue-seg"} {
+		path := filepath.Join(specs, model, "spec.yaml")
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, append([]byte("tile_transport: uint8\n"), text...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	floats := start(t, options(modelFolder(t, nil)))
+	o := options(modelFolder(t, nil))
+	o.Repository = specs
+	ofBytes := start(t, o)
+	answersAsTorch(t, ofBytes)
+	client := connect(t, ofBytes)
+	for i, r := range []request{
+		newRequest(t, "h1", "embedding", 0), newRequest(t, "h1", "embedding", 1), newRequest(t, "tissue-seg", "prediction", 2),
+		newRequest(t, "m-optimus", "prediction_with_embedding", 1), newRequest(t, "m-optimus", "prediction_with_embedding", 3),
+	} {
+		metadata, err := client.ModelMetadata(t.Context(), r.ModelName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := floats.Post("/invocations", r.body(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := ofBytes.Post("/invocations", r.body(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Status != http.StatusOK || len(got.Output) == 0 || !slices.Equal(got.Output, want.Output) || !slices.Equal(got.Embedding, want.Embedding) {
+			t.Errorf("request %d, %s: status %d, another answer than as floats: %s", i, r.ModelName, got.Status, got.Detail)
+		}
+		if metadata.Inputs[0].Datatype != string(tritonclient.Uint8) {
+			t.Errorf("%s: Triton takes the tile as %s", r.ModelName, metadata.Inputs[0].Datatype)
+		}
 	}
 }
 

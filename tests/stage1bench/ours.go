@@ -51,7 +51,7 @@ func prepare(folder string) (list []measurement, stop func(), err error) {
 	if err != nil || len(tiles) == 0 {
 		return nil, stop, fmt.Errorf("no tiles; run this at the root of the repository (%w)", err)
 	}
-	preparer, tensor := prep.NewPreparer(spec), make([]byte, spec.Inputs[0].Bytes())
+	preparer, tensor := prep.NewPreparer(spec), make([]byte, spec.SentBytes(0))
 	for _, f := range formats {
 		var bodies [][]byte
 		var files []string

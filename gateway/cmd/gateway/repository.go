@@ -7,23 +7,30 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"text/tabwriter"
 
 	"histogate/gateway"
 	modelrepo "histogate/gateway/repository"
+	"histogate/prep"
 )
 
 const repositoryUsage = `usage: gateway repository build -model-dir DIR -out DIR [flags]
        gateway repository check -model-dir DIR [flags]
+       gateway repository convert -out DIR [flags]
 
 build makes a Triton model repository of the .pt2 checkpoints in a folder, by the
 specs in MODEL_REPOSITORY; check tells what would become of them. Both say of each
-model what is wrong and what to change, and exit with 1 when anything is.
+model what is wrong and what to change, and exit with 1 when anything is. convert
+copies MODEL_REPOSITORY, whatever its checkpoints are, with links to those: each
+config.pbtxt says what its spec.yaml says, and both say what the flags do.
 
   -out
-    folder to build into; it must be empty, or not be there
+    folder to build or to convert into; it must be empty, or not be there
   -copy
-    copies the checkpoints into the repository; else it links to them
+    copies the checkpoints into what is built; else it links to them
+  -tile-transport
+    what tiles go to Triton as, float or uint8, whatever the specs say of it
 
 Each of these can also be set by the environment variable named beside it; the flag
 wins. They are read as "gateway serve" reads them.
@@ -36,22 +43,40 @@ func repository(ctx context.Context, args []string, lookupEnv func(string) (stri
 	if len(args) > 0 {
 		what, args = args[0], args[1:]
 	}
-	if what != "build" && what != "check" {
+	known := slices.Contains([]string{"build", "check", "convert"}, what)
+	if !known {
 		if what != "" {
-			fmt.Fprintf(stderr, "gateway repository: %q is neither build nor check\n\n", what)
+			fmt.Fprintf(stderr, "gateway repository: %q is neither build, check nor convert\n\n", what)
 		}
 		args = []string{"-h"}
 	}
 	flags := flag.NewFlagSet("gateway repository", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	out := flags.String("out", "", "")
-	copied := flags.Bool("copy", false, "")
-	options, err := gateway.ReadBuildOptions(ctx, flags, repositoryUsage, args, lookupEnv)
-	if err == nil && what == "build" && *out == "" {
-		err = errors.New("-out is not set: name the folder to build into")
+	var transport prep.Transport
+	flags.Func("tile-transport", "", func(value string) error {
+		transport = prep.Transport(value)
+		if transport != prep.FloatTransport && transport != prep.UInt8Transport {
+			return fmt.Errorf("must be %s or %s", prep.FloatTransport, prep.UInt8Transport)
+		}
+		return nil
+	})
+	var conversion gateway.Conversion
+	var options modelrepo.Options
+	var err error
+	if what == "convert" {
+		conversion, err = gateway.ReadConversion(flags, repositoryUsage, args, lookupEnv)
+		conversion.Changes.TileTransport = transport
+	} else {
+		copied := flags.Bool("copy", false, "")
+		options, err = gateway.ReadBuildOptions(ctx, flags, repositoryUsage, args, lookupEnv)
+		options.Copy, options.TileTransport = *copied, transport
+	}
+	if err == nil && what != "check" && *out == "" {
+		err = errors.New("-out is not set: name the folder for what is made")
 	}
 	switch {
-	case errors.Is(err, flag.ErrHelp) && (what == "build" || what == "check"):
+	case errors.Is(err, flag.ErrHelp) && known:
 		return 0
 	case errors.Is(err, flag.ErrHelp):
 		return 2
@@ -59,7 +84,13 @@ func repository(ctx context.Context, args []string, lookupEnv func(string) (stri
 		fmt.Fprintf(stderr, "gateway repository: it is called wrongly:\n%v\n", err)
 		return 2
 	}
-	options.Copy = *copied
+	if what == "convert" {
+		if err := modelrepo.Convert(*out, conversion.From, conversion.Models, conversion.Changes); err != nil {
+			fmt.Fprintf(stderr, "gateway repository: %v\n", err)
+			return 1
+		}
+		return 0
+	}
 	result, err := buildOrCheck(*out, what == "check", options)
 	if err != nil {
 		fmt.Fprintf(stderr, "gateway repository: %v\n", err)

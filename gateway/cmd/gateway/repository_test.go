@@ -21,6 +21,7 @@ func TestRepository(t *testing.T) {
 	checkpointtest.Package{Machine: other}.Write(t, filepath.Join(bad, "h1_optimus_cls_token.pt2"))
 	checkpointtest.Package{Machine: here}.Write(t, filepath.Join(bad, "tissue_seg_aoti.pt2"))
 	const testdata = "../../../tests/pt2/testdata"
+	const models = "../../../model_repository"
 	specs, assets := filepath.Join(testdata, "specs"), filepath.Join(testdata, "assets")
 	t.Setenv("PATH", t.TempDir()) // no nvidia-smi
 	for _, test := range []struct {
@@ -33,7 +34,7 @@ func TestRepository(t *testing.T) {
 		not    string // on stdout
 	}{
 		{name: "nothing", code: 2, stderr: "usage:"},
-		{name: "something else", args: []string{"make"}, code: 2, stderr: `"make" is neither build nor check`},
+		{name: "something else", args: []string{"make"}, code: 2, stderr: `"make" is neither build, check nor convert`},
 		{name: "no folder", args: []string{"check", "-model-repository", specs}, code: 2, stderr: "MODEL_DIR is not set"},
 		{name: "no out", args: []string{"build", "-model-repository", specs, "-model-dir", good}, code: 2, stderr: "-out is not set"},
 		{name: "more", args: []string{"check", "-model-dir", good, "more"}, code: 2, stderr: `unexpected argument "more"`},
@@ -57,6 +58,15 @@ func TestRepository(t *testing.T) {
 		{name: "empty", args: []string{"check", "-model-repository", specs, "-model-dir", t.TempDir()}, code: 1, stdout: []string{"no spec names a checkpoint"}},
 		{name: "not there", args: []string{"check", "-model-repository", specs, "-model-dir", "/nonexistent"}, code: 1, stderr: "no such file"},
 		{name: "build", args: []string{"build", "-model-repository", specs, "-model-dir", good, "-out", t.TempDir()}, code: 0, stdout: []string{"good"}},
+		{name: "build for bytes", args: []string{"build", "-model-repository", specs, "-model-dir", good, "-out", t.TempDir(), "-tile-transport", "uint8"}, code: 0, stdout: []string{"good"}},
+		{name: "convert", args: []string{"convert", "-model-repository", models, "-out", t.TempDir(), "-tile-transport", "uint8"}, code: 0},
+		{name: "convert one", args: []string{"convert", "-out", t.TempDir(), "-models", "m-optimus-stx"}, env: map[string]string{"MODEL_REPOSITORY": models, "BATCH_MAX_SIZE": "7"}, code: 0},
+		{name: "convert to something", args: []string{"convert", "-model-repository", models, "-out", t.TempDir(), "-tile-transport", "float16"}, code: 2, stderr: "must be float or uint8"},
+		{name: "convert no model", args: []string{"convert", "-model-repository", models, "-out", t.TempDir(), "-models", "h9"}, code: 2, stderr: `"h9" is no model`},
+		{name: "convert badly", args: []string{"convert", "-model-repository", models, "-out", t.TempDir(), "-batch-max-size", "0"}, code: 2, stderr: "must be a whole number from 1 to 1024"},
+		{name: "convert to nowhere", args: []string{"convert", "-model-repository", models}, code: 2, stderr: "-out is not set"},
+		{name: "convert onto it", args: []string{"convert", "-model-repository", models, "-out", models}, code: 1, stderr: "is not empty"},
+		{name: "help to convert", args: []string{"convert", "-h"}, code: 0, stderr: "-batch-max-size"},
 		{name: "one of two", args: []string{"check", "-models", "tissue-seg", "-model-repository", specs, "-model-dir", bad}, code: 0, stdout: []string{"tissue-seg"}, not: "ignored"},
 	} {
 		var stdout, stderr strings.Builder

@@ -1,21 +1,38 @@
-"""A backend for measuring the way to a model: it looks at nothing and costs nothing."""
+"""A backend for measuring: the product's own, with a checkpoint that costs nothing.
 
+Tensors are joined, and tiles that come as bytes looked up, as for any model; the forward
+pass gives zeros.
+"""
+
+import importlib.util
 import json
+import pathlib
 
 import numpy as np
-import triton_python_backend_utils as pb_utils
+
+_product = pathlib.Path(__file__).parent.parent / "histogate" / "model.py"
+_spec = importlib.util.spec_from_file_location("histogate_backend", _product)
+_backend = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_backend)
 
 
-class TritonPythonModel:
-    """Answers every request with zeros of the shapes that the configuration has."""
+class _Session:
+    """Takes the place of onnxruntime's."""
+
+    def __init__(self, config):
+        self._zeros = [
+            np.zeros([config["max_batch_size"], *map(int, output["dims"])], np.float32) for output in config["output"]
+        ]
+
+    def run(self, _outputs, _inputs):
+        """Give the same at no cost."""
+        return self._zeros
+
+
+class TritonPythonModel(_backend.TritonPythonModel):
+    """Costs nothing behind the product's own work."""
 
     def initialize(self, args):
-        """Make the answers once."""
-        self._outputs = {}
-        for output in json.loads(args["model_config"])["output"]:
-            zeros = np.zeros([1, *map(int, output["dims"])], np.float32)
-            self._outputs[output["name"]] = pb_utils.Tensor(output["name"], zeros)
-
-    def execute(self, requests):
-        """Answer each request, of one row, with the outputs that it asks for."""
-        return [pb_utils.InferenceResponse([self._outputs[n] for n in r.requested_output_names()]) for r in requests]
+        """Load the checkpoint, then do without it."""
+        super().initialize(args)
+        self._checkpoint._session = _Session(json.loads(args["model_config"]))

@@ -12,36 +12,49 @@ import (
 	"histogate/tritonclient"
 )
 
-// Rebatch copies a model repository into the folder out, with other batches than
-// its specs and configurations say: maxBatchSize unless it is 0, maxQueueDelayMS
-// unless it is nil, and no more rows than a model was compiled for. All else is linked
-// to. No models means all that have a spec.
-func Rebatch(out, from string, models []string, maxBatchSize int, maxQueueDelayMS *float64) error {
+// Changes are what a repository is to say in place of what its specs do.
+type Changes struct {
+	MaxBatchSize    int            // rows; as the specs say when 0
+	MaxQueueDelayMS *float64       // as the specs say when nil
+	TileTransport   prep.Transport // as the specs say when empty
+}
+
+func (c *Changes) apply(spec *prep.Spec) {
+	if c.MaxBatchSize > 0 {
+		spec.Batching.MaxBatchSize = c.MaxBatchSize
+	}
+	if c.MaxQueueDelayMS != nil {
+		spec.Batching.MaxQueueDelayMS = *c.MaxQueueDelayMS
+	}
+	if c.TileTransport != "" {
+		spec.TileTransport = c.TileTransport
+	}
+}
+
+// Convert copies a model repository into the folder out, which must be empty or not be
+// there. The configurations are made to say what the specs do of batches, which have no
+// more rows than a model was compiled for, and of what the tile goes to Triton as, and
+// the specs are changed before. All else is linked to. No models means all that have a
+// spec.
+func Convert(out, from string, models []string, changes Changes) error {
 	specs, err := readSpecs(from, models)
 	if err != nil {
 		return err
 	}
+	if err := makeEmpty(out); err != nil {
+		return err
+	}
 	var mistakes []error
 	for _, spec := range specs {
-		spec.Batching = rebatched(spec.Batching, maxBatchSize, maxQueueDelayMS)
-		if err := rebatch(filepath.Join(out, spec.Name), filepath.Join(from, spec.Name), spec); err != nil {
+		changes.apply(spec)
+		if err := convert(filepath.Join(out, spec.Name), filepath.Join(from, spec.Name), spec); err != nil {
 			mistakes = append(mistakes, fmt.Errorf("model %s: %w", spec.Name, err))
 		}
 	}
 	return errors.Join(mistakes...)
 }
 
-func rebatched(b prep.Batching, maxBatchSize int, maxQueueDelayMS *float64) prep.Batching {
-	if maxBatchSize > 0 {
-		b.MaxBatchSize = maxBatchSize
-	}
-	if maxQueueDelayMS != nil {
-		b.MaxQueueDelayMS = *maxQueueDelayMS
-	}
-	return b
-}
-
-func rebatch(out, from string, spec *prep.Spec) error {
+func convert(out, from string, spec *prep.Spec) error {
 	const configName = "config.pbtxt"
 	config, err := tritonclient.ReadModelConfig(filepath.Join(from, configName))
 	if err != nil {
@@ -59,6 +72,7 @@ func rebatch(out, from string, spec *prep.Spec) error {
 	}
 	config.MaxBatchSize = int32(spec.Batching.MaxBatchSize) // at most 1024, as settings and specs are checked
 	config.GetDynamicBatching().MaxQueueDelayMicroseconds = Microseconds(spec.Batching)
+	setTile(config, spec)
 	text, err := yaml.Marshal(spec)
 	if err != nil {
 		return err
