@@ -62,7 +62,8 @@ type Config struct {
 
 	RuntimeEmulation bool // answer as SageMaker's runtime does, on its own route
 
-	LogLevel slog.Level
+	LogLevel             slog.Level
+	LogRequestsPerSecond int // lines of requests, but for failures of 500 and above
 
 	warnings []string // what is taken, but hardly meant
 }
@@ -206,6 +207,8 @@ func settings() []setting {
 			}
 			return nil
 		}},
+		{"LOG_REQUESTS_PER_SECOND", "requests that have a line in the log, of those without a failure of 500 or above, which always have one; the next line says how many had none", "20",
+			atLeast(0, func(c *Config) *int { return &c.LogRequestsPerSecond })},
 	}
 }
 

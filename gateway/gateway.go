@@ -28,16 +28,17 @@ const (
 
 // Gateway serves models over HTTP. Make one with [New].
 type Gateway struct {
-	cfg       *Config
-	built     string // the model repository, where it was made here; empty elsewhere
-	log       *slog.Logger
-	models    *models
-	triton    *tritonclient.Client
-	child     *child // nil where something else runs Triton
-	metrics   *metrics
-	admission *admission
-	bodies    *bodies
-	app       *fiber.App
+	cfg        *Config
+	built      string // the model repository, where it was made here; empty elsewhere
+	log        *slog.Logger
+	models     *models
+	triton     *tritonclient.Client
+	child      *child // nil where something else runs Triton
+	metrics    *metrics
+	requestLog *requestLog
+	admission  *admission
+	bodies     *bodies
+	app        *fiber.App
 
 	keys        *keys        // nil where no key is asked for
 	certificate *certificate // nil where HTTP is plain
@@ -92,7 +93,8 @@ func New(ctx context.Context, cfg *Config, log *slog.Logger) (_ *Gateway, err er
 		connections: connections{quiet: map[net.Conn]time.Time{}},
 	}
 	g.bodies = &bodies{limit: cfg.MaxBodyBytes, admission: g.admission}
-	g.metrics = newMetrics(func() float64 { return float64(len(g.admission.inFlight)) })
+	g.metrics = newMetrics(served.names, g.admission)
+	g.requestLog = &requestLog{log: log, perSecond: cfg.LogRequestsPerSecond, leftOut: g.metrics.leftOut}
 	g.pending, g.cancelPending = context.WithCancel(context.Background())
 	g.stopping, g.stop = context.WithCancel(context.Background())
 	options := tritonclient.Options{
@@ -116,10 +118,7 @@ func New(ctx context.Context, cfg *Config, log *slog.Logger) (_ *Gateway, err er
 	loading := make(chan struct{}, 1)
 	for _, m := range served.list {
 		m.health = newHealth(m, g.triton, g.child, loading, cfg.ModelLoadTimeout, g.metrics, log)
-		g.metrics.parked(m.spec.Name, m.window.parked)
-		if m.preparer != nil && m.spec.TakesBulkRNA() {
-			g.metrics.rnaCache(m.spec.Name, m.preparer.RNACacheStats)
-		}
+		g.metrics.model(m)
 	}
 	g.app = fiber.New(fiber.Config{
 		DisableStartupMessage: true,
@@ -168,6 +167,7 @@ func (g *Gateway) Shutdown() { g.stop() }
 
 // release gives back what New took.
 func (g *Gateway) release() {
+	g.requestLog.end()
 	_ = g.triton.Close() // nothing is in flight
 	if err := os.RemoveAll(g.built); err != nil {
 		g.log.Warn("the model repository could not be removed", "error", err)

@@ -112,7 +112,7 @@ func (t *child) ended() string {
 	defer t.mu.Unlock()
 	cause := t.killed
 	if t.killed = ""; cause == "" {
-		return "it ended"
+		return causeEnded
 	}
 	return cause
 }
@@ -259,7 +259,7 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 		case <-hung:
 			hung = nil
 			if ctx.Err() == nil {
-				t.kill("it does not answer")
+				t.kill(causeSilent)
 			}
 			continue
 		case reason := <-exited:

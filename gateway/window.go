@@ -127,6 +127,13 @@ func (w *window) parked() int {
 	return w.count
 }
 
+// inside is the number of requests that have a place.
+func (w *window) inside() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.places - w.free
+}
+
 // admit gives the free places to those whose turn it is.
 func (w *window) admit() {
 	for w.free > 0 && !w.closed && w.count > 0 {
