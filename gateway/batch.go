@@ -134,6 +134,7 @@ func (g *Gateway) runTiles(ctx context.Context, t *trace, m *model, mode prep.Mo
 	group, ctx := errgroup.WithContext(ctx)
 	for i, tile := range tiles {
 		traces[i] = newTrace(t.id + "-" + strconv.Itoa(i))
+		traces[i].spans = t.spans.tile(i)
 		group.Go(func() error {
 			return recovered(func() (err error) {
 				o := &outcomes[i]

@@ -36,6 +36,7 @@ type Gateway struct {
 	child      *child // nil where something else runs Triton
 	metrics    *metrics
 	requestLog *requestLog
+	tracing    *tracing // nil where traces go nowhere
 	admission  *admission
 	bodies     *bodies
 	app        *fiber.App
@@ -97,6 +98,11 @@ func New(ctx context.Context, cfg *Config, log *slog.Logger) (_ *Gateway, err er
 	g.requestLog = &requestLog{log: log, perSecond: cfg.LogRequestsPerSecond, leftOut: g.metrics.leftOut}
 	g.pending, g.cancelPending = context.WithCancel(context.Background())
 	g.stopping, g.stop = context.WithCancel(context.Background())
+	if cfg.TracesEndpoint != "" {
+		if g.tracing, err = newTracing(ctx, cfg.TracesEndpoint, log); err != nil {
+			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: %w", err)
+		}
+	}
 	options := tritonclient.Options{
 		MaxReceiveBytes: warmUpBytes + megabyte, // with what is said of the tensors
 		SharedMemory:    0o666,
@@ -168,6 +174,7 @@ func (g *Gateway) Shutdown() { g.stop() }
 // release gives back what New took.
 func (g *Gateway) release() {
 	g.requestLog.end()
+	g.tracing.end()
 	_ = g.triton.Close() // nothing is in flight
 	if err := os.RemoveAll(g.built); err != nil {
 		g.log.Warn("the model repository could not be removed", "error", err)

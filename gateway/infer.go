@@ -136,6 +136,7 @@ func (g *Gateway) attempt(ctx context.Context, t *trace, j *job, present func() 
 	}
 	defer m.window.leave()
 	defer t.end(stageTriton)
+	ctx = t.spans.enterTriton(ctx)
 	write := func(i int, dst []byte) {
 		defer t.within(stageTransform, time.Now())
 		j.sample.Write(i, dst)

@@ -157,7 +157,7 @@ func (m *metrics) counter(name, help string, labels prometheus.Labels, value fun
 // answered counts one request and the time of each stage that it reached.
 func (m *metrics) answered(t *trace, status int, code Code) {
 	m.requests.WithLabelValues(t.route, t.model, t.mode, statusText(status), string(code)).Inc()
-	if t.isProbe() {
+	if isProbe(t.route) {
 		return
 	}
 	if code != "" {

@@ -119,6 +119,7 @@ func (g *Gateway) succeeded(c *fiber.Ctx, t *trace) {
 
 // answered counts and logs a request that went well.
 func (g *Gateway) answered(t *trace, status int) {
+	t.spans.end(t, answer{status: status})
 	g.metrics.answered(t, status, "")
 	g.requestLog.finished(t, answer{status: status}, nil, "")
 }
@@ -137,6 +138,7 @@ type failure struct {
 // record classifies, logs and counts what a request failed with, once.
 func (g *Gateway) record(t *trace, err error) answer {
 	a := classify(err)
+	t.spans.end(t, a)
 	g.metrics.answered(t, a.status, a.code)
 	where, stack := panicOf(err)
 	if where != "" {

@@ -79,6 +79,9 @@ func (l *requestLog) finished(t *trace, a answer, err error, stack string) {
 		line := make([]slog.Attr, 0, 16)
 		line = append(line, slog.String("request_id", t.id), slog.String("route", t.route), slog.Int("status", a.status),
 			slog.Float64("ms", milliseconds(time.Since(t.start))))
+		if id := t.spans.id(); id != "" {
+			line = append(line, slog.String("trace_id", id))
+		}
 		if t.model != "" {
 			line = append(line, slog.String("model", t.model), slog.String("mode", t.mode))
 		}
@@ -118,7 +121,7 @@ func (a answer) level(t *trace, stack string) slog.Level {
 	switch {
 	case stack != "":
 		return slog.LevelError
-	case t.isProbe(), a.code == CodeCallerGone:
+	case isProbe(t.route), a.code == CodeCallerGone:
 		return slog.LevelDebug
 	case a.code == CodeInternal:
 		return slog.LevelError

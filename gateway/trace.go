@@ -42,6 +42,7 @@ type trace struct {
 	stages  [stageCount]time.Duration
 	last    stage     // the latest that has ended
 	mark    time.Time // when it did
+	spans   *spans    // nil where nobody wants them
 }
 
 func newTrace(id string) *trace {
@@ -53,13 +54,16 @@ func newTrace(id string) *trace {
 func (t *trace) end(s stage) {
 	now := time.Now()
 	t.stages[s] += now.Sub(t.mark)
+	t.spans.stage(s, t.mark, now)
 	t.last, t.mark = s, now
 }
 
 // within takes the time since then out of the stage that goes on, for one inside it.
 func (t *trace) within(s stage, since time.Time) {
-	d := time.Since(since)
+	now := time.Now()
+	d := now.Sub(since)
 	t.stages[s] += d
+	t.spans.stage(s, since, now)
 	t.mark = t.mark.Add(d)
 }
 
@@ -80,9 +84,7 @@ func (t *trace) merge(tiles []*trace) {
 }
 
 // isProbe tells of a request that asks only whether to send others.
-func (t *trace) isProbe() bool {
-	return t.route == "/ping" || t.route == "/readyz" || t.route == "/livez"
-}
+func isProbe(route string) bool { return route == "/ping" || route == "/readyz" || route == "/livez" }
 
 // serverTiming is the time of each stage, as the header of that name has it.
 func (t *trace) serverTiming() string {
