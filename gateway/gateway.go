@@ -218,6 +218,7 @@ func (g *Gateway) serve(ctx context.Context, api, admin *net.TCPListener) error 
 	group.Go(func() error {
 		<-running.Done()
 		g.drain(stoppable)
+		group.Go(func() error { g.tracing.end(); return nil }) // while Triton stops
 		stopBackend()
 		<-stopped
 		return metricsServer.Close()
