@@ -11,11 +11,14 @@ import (
 type admission struct {
 	inFlight chan struct{}
 	slots    chan struct{}
-	bytes    atomic.Int64 // of request bodies that may still be taken in
+	limit    int
+	bytes    atomic.Int64 // of request bodies that may still be taken in, out of limit
+
+	overRequests, overBytes atomic.Uint64 // refusals, by the bound that was met
 }
 
 func newAdmission(inFlight, slots, bytes int) *admission {
-	a := &admission{inFlight: make(chan struct{}, inFlight), slots: make(chan struct{}, slots)}
+	a := &admission{inFlight: make(chan struct{}, inFlight), slots: make(chan struct{}, slots), limit: bytes}
 	a.bytes.Store(int64(bytes))
 	return a
 }
@@ -25,6 +28,7 @@ func newAdmission(inFlight, slots, bytes int) *admission {
 func (a *admission) reserve(bytes int) error {
 	if a.bytes.Add(-int64(bytes)) < 0 {
 		a.release(bytes)
+		a.overBytes.Add(1)
 		return refuse(CodeBusy, "the service holds as many bytes of requests as it can; send the request again later")
 	}
 	return nil
@@ -40,6 +44,7 @@ func (a *admission) enter(n int) error {
 		case a.inFlight <- struct{}{}:
 		default:
 			a.leave(entered)
+			a.overRequests.Add(1)
 			return refuse(CodeBusy, "")
 		}
 	}

@@ -5,12 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"net/http"
-	"runtime/debug"
 	"strconv"
-	"time"
 
 	"github.com/gofiber/fiber/v2"
 	"golang.org/x/sync/errgroup"
@@ -85,7 +82,7 @@ func (g *Gateway) parseBatch(ctx context.Context, t *trace, m *model, body []byt
 		return nil, "", err
 	}
 	defer release()
-	defer t.end(stagePrep)
+	defer t.end(stageDecode)
 	t.model = m.spec.Name
 	batch, err := prep.ParseBatch(body, g.cfg.mostTiles())
 	if err != nil {
@@ -98,7 +95,7 @@ func (g *Gateway) parseBatch(ctx context.Context, t *trace, m *model, body []byt
 	if err := m.spec.CheckMode(mode); err != nil {
 		return nil, "", err
 	}
-	t.mode = string(mode)
+	t.mode = m.modeName(mode)
 	return batch, mode, checkSize(m.spec, mode, batch.Tiles, g.cfg.MaxBodyBytes)
 }
 
@@ -133,29 +130,27 @@ func checkSize(spec *prep.Spec, mode prep.Mode, tiles []*prep.Request, limit int
 // not one tile's own; the others are given up then.
 func (g *Gateway) runTiles(ctx context.Context, t *trace, m *model, mode prep.Mode, tiles []*prep.Request, present func() bool) ([]outcome, error) {
 	outcomes := make([]outcome, len(tiles))
-	traces := make([]trace, len(tiles))
+	traces := make([]*trace, len(tiles))
 	group, ctx := errgroup.WithContext(ctx)
 	for i, tile := range tiles {
-		group.Go(func() (err error) {
-			defer func() {
-				if cause := recover(); cause != nil {
-					err = &panicError{cause, debug.Stack()}
+		traces[i] = newTrace(t.id + "-" + strconv.Itoa(i))
+		traces[i].spans = t.spans.tile(i)
+		group.Go(func() error {
+			return recovered(func() (err error) {
+				o := &outcomes[i]
+				o.job, err = g.prepare(ctx, traces[i],
+					func() (*prep.Request, error) { return tile, nil },
+					func(r *prep.Request) (*model, prep.Mode, error) { return m, mode, g.checkChoice(r, m, mode) })
+				if _, own := errors.AsType[*prep.Error](err); own {
+					o.err = err
+					g.tileFailed(t, i, err)
+					return nil
 				}
-			}()
-			now, o := time.Now(), &outcomes[i]
-			traces[i] = trace{id: t.id + "-" + strconv.Itoa(i), start: now, mark: now}
-			o.job, err = g.prepare(ctx, &traces[i],
-				func() (*prep.Request, error) { return tile, nil },
-				func(r *prep.Request) (*model, prep.Mode, error) { return m, mode, g.checkChoice(r, m, mode) })
-			if _, own := errors.AsType[*prep.Error](err); own {
-				o.err = err
-				g.tileFailed(t, i, err)
-				return nil
-			}
-			if err == nil {
-				o.answer, err = g.forward(ctx, &traces[i], o.job, present)
-			}
-			return err
+				if err == nil {
+					o.answer, err = g.forward(ctx, traces[i], o.job, present)
+				}
+				return err
+			})
 		})
 	}
 	err := group.Wait()
@@ -183,28 +178,11 @@ func (g *Gateway) checkChoice(r *prep.Request, m *model, mode prep.Mode) error {
 func (g *Gateway) tileFailed(t *trace, tile int, err error) {
 	code := classify(err).code
 	g.metrics.tiles.WithLabelValues(t.model, string(code)).Inc()
-	attributes := []any{"request_id", t.id, "tile", tile, "model", t.model, "code", code, "error", err}
-	level := slog.LevelInfo
-	if where, stack := panicOf(err); where != "" {
+	where, stack := panicOf(err)
+	if where != "" {
 		g.metrics.panics.WithLabelValues(where).Inc()
-		level, attributes = slog.LevelError, append(attributes, "stack", stack)
 	}
-	g.log.Log(context.Background(), level, "tile failed", attributes...)
-}
-
-// merge takes the times of tiles that were served at once into their call's: of each
-// stage the longest that a tile spent in it.
-func (t *trace) merge(tiles []trace) {
-	var longest [stageCount]time.Duration
-	for _, tile := range tiles {
-		for s, d := range tile.stages {
-			longest[s] = max(longest[s], d)
-		}
-	}
-	for s, d := range longest {
-		t.stages[s] += d
-	}
-	t.mark = time.Now()
+	g.requestLog.tileFailed(t, tile, code, err, stack)
 }
 
 // writeBatch writes the answer of a call: that of each tile, in their order.
@@ -253,8 +231,8 @@ type Result struct {
 //
 // It may be called while [Gateway.Serve] runs, which keeps the models in service.
 func (g *Gateway) Forward(ctx context.Context, model string, mode prep.Mode, requests []*prep.Request) ([]Result, error) {
-	now := time.Now()
-	t := &trace{id: requestID(""), route: "Forward", start: now, mark: now}
+	t := newTrace(requestID(""))
+	t.route = "Forward"
 	results, err := g.forwardTiles(ctx, t, model, mode, requests)
 	if err != nil {
 		if errors.Is(ctx.Err(), context.Canceled) {
@@ -262,7 +240,7 @@ func (g *Gateway) Forward(ctx context.Context, model string, mode prep.Mode, req
 		}
 		return nil, g.record(t, err).asError(err)
 	}
-	g.metrics.answered(t, http.StatusOK, "")
+	g.answered(t, http.StatusOK)
 	return results, nil
 }
 
@@ -275,7 +253,7 @@ func (g *Gateway) forwardTiles(ctx context.Context, t *trace, model string, mode
 	if err := m.spec.CheckMode(mode); err != nil {
 		return nil, err
 	}
-	t.mode = string(mode)
+	t.mode = m.modeName(mode)
 	if most := g.cfg.mostTiles(); len(requests) > most {
 		return nil, &prep.Error{Code: prep.InvalidRequest, Field: "requests", Detail: fmt.Sprintf("%d tiles, and one call takes %d", len(requests), most)}
 	}

@@ -277,11 +277,11 @@ func TestForward(t *testing.T) {
 		if test.model == "small" {
 			model = "small"
 		}
-		if n := testutil.ToFloat64(r.metrics.requests.WithLabelValues("Forward", model, strconv.Itoa(test.status), string(test.code))); n != 1 {
+		if n := r.counted(t, "histogate_requests_total", "route", "Forward", "model", model, "status", strconv.Itoa(test.status), "code", string(test.code)); n != 1 {
 			t.Errorf("%s: counted %v times", test.name, n)
 		}
 	}
-	if n := testutil.ToFloat64(r.metrics.requests.WithLabelValues("Forward", "small", "200", "")); n != 2 {
+	if n := r.counted(t, "histogate_requests_total", "route", "Forward", "model", "small", "status", "200", "code", ""); n != 2 {
 		t.Errorf("%v calls counted that went well", n)
 	}
 	if n := testutil.ToFloat64(r.metrics.tiles.WithLabelValues("small", string(prep.InvalidImage))); n != 1 {

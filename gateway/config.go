@@ -62,7 +62,10 @@ type Config struct {
 
 	RuntimeEmulation bool // answer as SageMaker's runtime does, on its own route
 
-	LogLevel slog.Level
+	LogLevel             slog.Level
+	LogRequestsPerSecond int // lines of requests, but for failures of 500 and above
+
+	TracesEndpoint string // URL of the collector that takes spans by OTLP over HTTP; none when empty
 
 	warnings []string                // what is taken, but hardly meant
 	given    map[string]givenSetting // every setting, by its variable
@@ -216,6 +219,9 @@ func settings() []setting {
 			}
 			return nil
 		}},
+		{"LOG_REQUESTS_PER_SECOND", "requests that have a line in the log, of those without a failure of 500 or above, which always have one; the next line says how many had none", "20",
+			atLeast(0, func(c *Config) *int { return &c.LogRequestsPerSecond })},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT", "URL of a collector to send traces to by OTLP over HTTP, such as http://127.0.0.1:4318; the SDK's other variables, such as OTEL_TRACES_SAMPLER, hold too; empty means no traces", "", readEndpoint},
 	}
 }
 

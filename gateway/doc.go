@@ -22,7 +22,9 @@
 //  7. It writes the answer. (reply.go)
 //
 // An error from any depth ends in fail, which classifies it, logs it, counts it
-// and writes it; errors.go is the only place that knows a status.
+// and writes it; errors.go is the only place that knows a status. The time of each
+// stage is taken in one place (trace.go); metrics.go, requestlog.go and tracing.go tell
+// of it.
 //
 // Before the first of them all that the configuration names is read (plan.go): package
 // repository makes a model repository of .pt2 checkpoints where there are some to serve

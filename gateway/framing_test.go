@@ -60,7 +60,7 @@ func unserved(t testing.TB, log *slog.Logger) *Gateway {
 	t.Helper()
 	g, err := New(t.Context(), &Config{
 		ModelRepository: repository(t, testSpec, testConfig), TritonAddress: "127.0.0.1:1", PingMode: pingAll, ImageFormats: raster.Formats(),
-		MaxInFlight: 8, MaxInFlightBytes: 1 << 20, MaxBodyBytes: 1 << 20, MaxBatchRequests: 8, PreprocessWorkers: 1, RequestTimeout: 5 * time.Millisecond,
+		MaxInFlight: 8, MaxInFlightBytes: 1 << 20, MaxBodyBytes: 1 << 20, MaxBatchRequests: 8, PreprocessWorkers: 1, RequestTimeout: 5 * time.Millisecond, LogRequestsPerSecond: 1e6,
 	}, log)
 	if err != nil {
 		t.Fatal(err)

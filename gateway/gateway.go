@@ -28,17 +28,18 @@ const (
 
 // Gateway serves models over HTTP. Make one with [New].
 type Gateway struct {
-	cfg       *Config
-	built     string // the model repository, where it was made here; empty elsewhere
-	log       *slog.Logger
-	failed    *slog.Logger // of requests
-	models    *models
-	triton    *tritonclient.Client
-	child     *child // nil where something else runs Triton
-	metrics   *metrics
-	admission *admission
-	bodies    *bodies
-	app       *fiber.App
+	cfg        *Config
+	built      string // the model repository, where it was made here; empty elsewhere
+	log        *slog.Logger
+	models     *models
+	triton     *tritonclient.Client
+	child      *child // nil where something else runs Triton
+	metrics    *metrics
+	requestLog *requestLog
+	tracing    *tracing // nil where traces go nowhere
+	admission  *admission
+	bodies     *bodies
+	app        *fiber.App
 
 	keys        *keys        // nil where no key is asked for
 	certificate *certificate // nil where HTTP is plain
@@ -79,7 +80,6 @@ func New(ctx context.Context, cfg *Config, log *slog.Logger) (_ *Gateway, err er
 		cfg:         cfg,
 		built:       p.built,
 		log:         log,
-		failed:      failed,
 		began:       time.Now(),
 		failures:    failures,
 		events:      events,
@@ -90,10 +90,16 @@ func New(ctx context.Context, cfg *Config, log *slog.Logger) (_ *Gateway, err er
 		connections: connections{quiet: map[net.Conn]time.Time{}},
 	}
 	g.bodies = &bodies{limit: cfg.MaxBodyBytes, admission: g.admission}
-	g.metrics = newMetrics(func() float64 { return float64(len(g.admission.inFlight)) })
+	g.metrics = newMetrics(served.names, g.admission)
+	g.requestLog = &requestLog{log: failed, perSecond: cfg.LogRequestsPerSecond, leftOut: g.metrics.leftOut}
 	g.recent = newRecent(g.metrics.registry)
 	g.pending, g.cancelPending = context.WithCancel(context.Background())
 	g.stopping, g.stop = context.WithCancel(context.Background())
+	if cfg.TracesEndpoint != "" {
+		if g.tracing, err = newTracing(ctx, cfg.TracesEndpoint, log); err != nil {
+			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: %w", err)
+		}
+	}
 	options := tritonclient.Options{
 		MaxReceiveBytes: warmUpBytes + megabyte, // with what is said of the tensors
 		SharedMemory:    0o666,
@@ -115,10 +121,7 @@ func New(ctx context.Context, cfg *Config, log *slog.Logger) (_ *Gateway, err er
 	loading := make(chan struct{}, 1)
 	for _, m := range served.list {
 		m.health = newHealth(m, g.triton, g.child, loading, cfg.ModelLoadTimeout, g.metrics, log)
-		g.metrics.parked(m.spec.Name, m.window.parked)
-		if m.preparer != nil && m.spec.TakesBulkRNA() {
-			g.metrics.rnaCache(m.spec.Name, m.preparer.RNACacheStats)
-		}
+		g.metrics.model(m)
 	}
 	g.app = fiber.New(fiber.Config{
 		DisableStartupMessage: true,
@@ -163,6 +166,8 @@ func (g *Gateway) Shutdown() { g.stop() }
 
 // release gives back what New took.
 func (g *Gateway) release() {
+	g.requestLog.end()
+	g.tracing.end()
 	_ = g.triton.Close() // nothing is in flight
 	if err := os.RemoveAll(g.built); err != nil {
 		g.log.Warn("the model repository could not be removed", "error", err)
@@ -210,6 +215,7 @@ func (g *Gateway) serve(ctx context.Context, api, admin *net.TCPListener) error 
 	group.Go(func() error {
 		<-running.Done()
 		g.drain(stoppable)
+		group.Go(func() error { g.tracing.end(); return nil }) // while Triton stops
 		stopBackend()
 		<-stopped
 		return metricsServer.Close()

@@ -99,6 +99,7 @@ func launch(t *testing.T, spec, config string, change func(*Config), before func
 		t.Fatal(err)
 	}
 	cfg.ModelRepository, cfg.TritonAddress = dir, fake.Start(t)
+	cfg.LogRequestsPerSecond = 1e6 // all of them
 	if change != nil {
 		change(cfg)
 	}

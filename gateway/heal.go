@@ -33,6 +33,32 @@ const (
 	canaryID = "canary" // of what the gateway asks on its own account
 )
 
+// Why a model is loaded again, or a Triton started.
+const (
+	causeHung        = "it hangs"
+	causeGone        = "its process is gone"
+	causeFails       = "it fails on every batch"
+	causeEnded       = "it ended"
+	causeSilent      = "it does not answer"
+	causeLoadHangs   = "a model's load does not come back"
+	causeUnloadHangs = "a model's unload does not come back"
+	causeStaysIll    = "a model stays ill when it is loaded again"
+)
+
+func reloadCauses() []string { return []string{causeHung, causeGone, causeFails} }
+
+func restartCauses() []string {
+	return []string{causeEnded, causeSilent, causeLoadHangs, causeUnloadHangs, causeStaysIll}
+}
+
+// What became of an inference of the gateway's own.
+const (
+	canaryOK     = "ok"
+	canaryFailed = "failed"
+)
+
+func canaryResults() []string { return []string{canaryOK, canaryFailed} }
+
 // errGone is the end of a process that ran a model.
 var errGone = errors.New("a backend process has ended")
 
@@ -111,23 +137,23 @@ func (h *health) mend(ctx context.Context, err error, served bool, o *outage) bo
 	var cause string
 	switch kind := kindOf(err); {
 	case errors.Is(err, errHung):
-		cause = "it hangs"
+		cause = causeHung
 	case errors.Is(err, errGone), kind == tritonclient.BackendDead:
-		cause = "its process is gone"
+		cause = causeGone
 	case errors.Is(err, errLoading): // there is nothing to unload
-		return served && kind == tritonclient.DeadlineExceeded && h.restartTriton(o, "a model's load does not come back", err)
+		return served && kind == tritonclient.DeadlineExceeded && h.restartTriton(o, causeLoadHangs, err)
 	case isAbsent(kind):
 		h.life.Store(newLife())
 		return false
 	case !isIll(kind) || o.failures%failuresToReload != 0:
 		return false
 	case kind == tritonclient.ExecuteFailed || served:
-		cause = "it fails on every batch"
+		cause = causeFails
 	default:
 		return false // it was made for another contract, and will be again
 	}
 	// What sticks to Triton itself is not cured by a load.
-	if served && o.reloads > 0 && h.child != nil && h.restartTriton(o, "a model stays ill when it is loaded again", err) {
+	if served && o.reloads > 0 && h.child != nil && h.restartTriton(o, causeStaysIll, err) {
 		return true
 	}
 	o.reloads++
@@ -149,7 +175,7 @@ func (h *health) unload(ctx context.Context, o *outage, cause string) bool {
 	if err == nil || ctx.Err() != nil || kindOf(err) == tritonclient.Unavailable {
 		return true
 	}
-	return h.restartTriton(o, "a model's unload does not come back", err)
+	return h.restartTriton(o, causeUnloadHangs, err)
 }
 
 // restartTriton ends a Triton that cannot bring a model back, to be started again,
@@ -324,9 +350,9 @@ func (h *health) canary(ctx context.Context, l *life, rows int, limit time.Durat
 	case probe.Err() != nil && !l.pulse.busy():
 		err = errHung
 	}
-	result := "ok"
+	result := canaryOK
 	if err != nil {
-		result = "failed"
+		result = canaryFailed
 	} else {
 		l.succeeded()
 	}

@@ -17,8 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
-
 	"histogate/tests/hygiene"
 )
 
@@ -35,7 +33,7 @@ func TestHygiene(t *testing.T) {
 	}
 	// What never came as far as a route is counted and logged like anything else.
 	for code, status := range map[Code]string{CodeMalformedHTTP: "400", CodeHeaderTooLarge: "431", CodeRequestTimeout: "408"} {
-		if testutil.ToFloat64(r.metrics.requests.WithLabelValues("", "", status, string(code))) == 0 {
+		if r.counted(t, "histogate_requests_total", "route", "", "model", "", "status", status, "code", string(code)) == 0 {
 			t.Errorf("no %s is counted", code)
 		}
 		if !strings.Contains(r.log.String(), fmt.Sprintf(`"code":%q`, code)) {
@@ -104,7 +102,7 @@ func TestDeclaredBodiesDoNotFillMemory(t *testing.T) {
 	}
 	admitted := room / limit
 	refused := func() float64 {
-		return testutil.ToFloat64(r.metrics.requests.WithLabelValues("/invocations", "", "503", string(CodeBusy)))
+		return r.counted(t, "histogate_requests_total", "route", "/invocations", "model", "", "status", "503", "code", string(CodeBusy))
 	}
 	until(t, "those for whom there is no room are refused", func() bool { return refused() == float64(callers-admitted) })
 	runtime.ReadMemStats(&during)

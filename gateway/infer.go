@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/gofiber/fiber/v2"
 
@@ -87,7 +88,7 @@ func (g *Gateway) prepare(ctx context.Context, t *trace, parse func() (*prep.Req
 		return nil, err
 	}
 	defer release()
-	defer t.end(stagePrep)
+	defer t.end(stageDecode)
 	request, err := parse()
 	if err != nil {
 		return nil, err
@@ -99,7 +100,7 @@ func (g *Gateway) prepare(ctx context.Context, t *trace, parse func() (*prep.Req
 	if err != nil {
 		return nil, request.Name(err)
 	}
-	t.mode = string(mode) // one of the model's, not just any text
+	t.mode = m.modeName(mode)
 	if m.broken != "" {
 		return nil, m.unusable()
 	}
@@ -128,20 +129,19 @@ func (g *Gateway) forward(ctx context.Context, t *trace, j *job, present func() 
 // attempt waits for a place inside Triton and runs the model.
 func (g *Gateway) attempt(ctx context.Context, t *trace, j *job, present func() bool) (*tritonclient.Answer, error) {
 	m := j.model
-	if trouble := m.health.trouble.Load(); trouble != nil && trouble.lasting {
-		return nil, m.unavailable(trouble)
-	}
-	err := m.window.enter(ctx, j.request.SlideName(), present)
+	err := m.enter(ctx, j.request.SlideName(), present)
 	t.end(stageWindow)
 	if err != nil {
-		if trouble := m.health.trouble.Load(); trouble != nil && errors.Is(err, context.DeadlineExceeded) {
-			return nil, m.unavailable(trouble)
-		}
 		return nil, err
 	}
 	defer m.window.leave()
 	defer t.end(stageTriton)
-	answer, err := m.health.infer(ctx, t.id, j.sample.Write, j.mode.Roles())
+	ctx = t.spans.enterTriton(ctx)
+	write := func(i int, dst []byte) {
+		defer t.within(stageTransform, time.Now())
+		j.sample.Write(i, dst)
+	}
+	answer, err := m.health.infer(ctx, t.id, write, j.mode.Roles())
 	switch {
 	case err == nil:
 		return answer, nil
@@ -150,6 +150,18 @@ func (g *Gateway) attempt(ctx context.Context, t *trace, j *job, present func() 
 	default:
 		return nil, fmt.Errorf("stage 2: %w", err)
 	}
+}
+
+// enter waits for a place inside Triton, unless the wait would be in vain.
+func (m *model) enter(ctx context.Context, slide []byte, present func() bool) error {
+	if trouble := m.health.trouble.Load(); trouble != nil && trouble.lasting {
+		return m.unavailable(trouble)
+	}
+	err := m.window.enter(ctx, slide, present)
+	if trouble := m.health.trouble.Load(); trouble != nil && errors.Is(err, context.DeadlineExceeded) {
+		return m.unavailable(trouble)
+	}
+	return err
 }
 
 func (m *model) unavailable(t *trouble) error {

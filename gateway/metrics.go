@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"runtime/debug"
 	"strconv"
 	"time"
 
@@ -10,157 +11,177 @@ import (
 	"histogate/prep"
 )
 
-// stage names a part of a request's life that is timed on its own.
-type stage int
-
-const (
-	stageRead   stage = iota // the body from the socket
-	stageWait                // for a CPU slot
-	stagePrep                // JSON, base64, image, transform, bulk RNA
-	stageWindow              // for a place inside Triton
-	stageTriton              // the model, queue and batching included
-	stageReply               // numbers to JSON
-	stageCount
-)
-
-func (s stage) String() string {
-	return [stageCount]string{"read", "wait", "prep", "window", "triton", "reply"}[s]
-}
-
-// metrics is what a gateway counts, in a registry of its own.
+// metrics is what a gateway counts, in a registry of its own. No label ever has a
+// caller's words for its value: it is a served model's name, a route's pattern, or one
+// of a closed set, and empty where there is none. What can be named at the start is
+// there from then on with a 0, so that its first increase is seen as one.
 type metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.CounterVec
-	stages   [stageCount]prometheus.Observer
+	failures *prometheus.CounterVec
+	models   map[string]*modelTimes // the empty name is of requests for no model
 	tiles    *prometheus.CounterVec
 	canaries *prometheus.CounterVec
 	panics   *prometheus.CounterVec
 	reloads  *prometheus.CounterVec
 	ready    *prometheus.GaugeVec
 	triton   *prometheus.GaugeVec
+	leftOut  prometheus.Counter
 
 	tritonStarts prometheus.Counter
 	tritonEnds   *prometheus.CounterVec
 }
 
-func newMetrics(inFlight func() float64) *metrics {
-	stages := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "histogate_stage_duration_seconds",
-		Help:    "Time that requests spent in each stage.",
-		Buckets: prometheus.ExponentialBuckets(0.0002, 2, 19), // 0.2 ms to 52 s
-	}, []string{"stage"})
-	m := &metrics{
-		registry: prometheus.NewRegistry(),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "histogate_requests_total",
-			Help: "Requests answered, by route, model, status and code (empty for a success).",
-		}, []string{"route", "model", "status", "code"}),
-		tiles: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "histogate_tiles_failed_total",
-			Help: "Tiles that failed alone, in a call of many that was answered all the same, by model and code.",
-		}, []string{"model", "code"}),
-		canaries: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "histogate_canary_inferences_total",
-			Help: "Inferences that the gateway sent to Triton on its own account, to warm up or probe a model.",
-		}, []string{"model", "result"}),
-		tritonStarts: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "histogate_triton_starts_total",
-			Help: "Times that the gateway started a Triton child process.",
-		}),
-		tritonEnds: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "histogate_triton_ends_total",
-			Help: "Times that Triton ended or, where something else runs it, would have to be started again, by cause.",
-		}, []string{"cause"}),
-		panics: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "histogate_panics_total",
-			Help: "Panics recovered, each the failure of one request, by the package that was at work.",
-		}, []string{"package"}),
-		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "histogate_model_reloads_total",
-			Help: "Times that a model was unloaded to be loaded afresh, by cause.",
-		}, []string{"model", "cause"}),
-		ready: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "histogate_model_ready",
-			Help: "1 when the model answers real inferences.",
-		}, []string{"model"}),
-		triton: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "histogate_triton_info",
-			Help: "1, with the version of the Triton that is connected.",
-		}, []string{"version"}),
+// modelTimes are the histograms of one model.
+type modelTimes struct {
+	request prometheus.Observer
+	stages  [stageCount]prometheus.Observer
+}
+
+// timeBuckets are from what a small request takes to what no caller waits for.
+func timeBuckets() []float64 {
+	return []float64{.0002, .0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 20, 60}
+}
+
+func newMetrics(models []string, a *admission) *metrics {
+	m := &metrics{registry: prometheus.NewRegistry(), models: map[string]*modelTimes{}}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+		m.registry.MustRegister(vec)
+		return vec
 	}
-	for s := range stageCount {
-		m.stages[s] = stages.WithLabelValues(s.String())
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		vec := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+		m.registry.MustRegister(vec)
+		return vec
 	}
-	m.registry.MustRegister(stages, m.requests, m.tiles, m.canaries, m.tritonStarts, m.tritonEnds, m.panics, m.reloads, m.ready, m.triton,
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "histogate_requests_in_flight",
-			Help: "Requests admitted and not yet answered.",
-		}, inFlight),
-		collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		collectors.NewBuildInfoCollector(),
-	)
+	histogram := func(name, help string, labels ...string) *prometheus.HistogramVec {
+		vec := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: timeBuckets()}, labels)
+		m.registry.MustRegister(vec)
+		return vec
+	}
+	m.requests = counter("histogate_requests_total", "Requests answered; code is empty for a success.", "route", "model", "mode", "status", "code")
+	m.failures = counter("histogate_failures_total", "Requests failed, but for probes, by the latest stage that they had reached.", "stage", "code")
+	m.tiles = counter("histogate_tiles_failed_total", "Tiles that failed alone, in a call of many that was answered all the same.", "model", "code")
+	requests := histogram("histogate_request_duration_seconds", "Time from the headers of a request to its answer, but for probes.", "model")
+	stages := histogram("histogate_stage_duration_seconds", "Time of requests in each stage; of the tiles of one call the longest.", "model", "stage")
+	m.canaries = counter("histogate_canary_inferences_total", "Inferences on the gateway's own account, to warm up or probe a model.", "model", "result")
+	m.reloads = counter("histogate_model_reloads_total", "Times that a model was unloaded to be loaded afresh.", "model", "cause")
+	m.ready = gauge("histogate_model_ready", "1 when the model answers real inferences.", "model")
+	m.triton = gauge("histogate_triton_info", "1, with the version of the Triton that is connected.", "version")
+	m.tritonStarts = counter("histogate_triton_starts_total", "Triton child processes started.").WithLabelValues()
+	m.tritonEnds = counter("histogate_triton_ends_total", "Times that Triton ended or, where something else runs it, would have to be started again.", "cause")
+	m.panics = counter("histogate_panics_total", "Panics recovered, each the failure of one request, by the package that was at work.", "package")
+	m.leftOut = counter("histogate_log_lines_left_out_total", "Lines of requests that LOG_REQUESTS_PER_SECOND kept out of the log.").WithLabelValues()
+
+	for _, name := range append([]string{""}, models...) {
+		times := &modelTimes{request: requests.WithLabelValues(name)}
+		for s := range stageCount {
+			times.stages[s] = stages.WithLabelValues(name, s.String())
+		}
+		m.models[name] = times
+	}
+	for _, name := range models {
+		for _, result := range canaryResults() {
+			m.canaries.WithLabelValues(name, result)
+		}
+		for _, cause := range reloadCauses() {
+			m.reloads.WithLabelValues(name, cause)
+		}
+	}
+	for _, cause := range restartCauses() {
+		m.tritonEnds.WithLabelValues(cause)
+	}
+	for _, where := range []string{panicGateway, panicPrep} {
+		m.panics.WithLabelValues(where)
+	}
+	m.admission(a)
+	m.build()
+	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
-// parked exposes how many requests wait for a model.
-func (m *metrics) parked(model string, count func() int) {
-	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name:        "histogate_requests_parked",
-		Help:        "Requests that have passed stage 1 and wait for a place inside Triton.",
-		ConstLabels: prometheus.Labels{"model": model},
-	}, func() float64 { return float64(count()) }))
+// admission exposes how much is taken on, each beside the most that can be.
+func (m *metrics) admission(a *admission) {
+	m.gauge("histogate_requests_in_flight", "Requests admitted and not yet answered, each tile of a call counted.", nil, func() int { return len(a.inFlight) })
+	m.gauge("histogate_requests_in_flight_limit", "MAX_IN_FLIGHT.", nil, func() int { return cap(a.inFlight) })
+	m.gauge("histogate_body_bytes", "Memory that is set aside for the bodies of requests.", nil, func() int { return a.limit - int(a.bytes.Load()) })
+	m.gauge("histogate_body_bytes_limit", "MAX_IN_FLIGHT_BYTES.", nil, func() int { return a.limit })
+	m.gauge("histogate_preprocess_busy", "CPU slots in which a request is decoded.", nil, func() int { return len(a.slots) })
+	m.gauge("histogate_preprocess_workers", "PREPROCESS_WORKERS.", nil, func() int { return cap(a.slots) })
+	const name, help = "histogate_requests_rejected_total", "Requests refused as busy, by the bound that they met."
+	m.counter(name, help, prometheus.Labels{"bound": "requests"}, a.overRequests.Load)
+	m.counter(name, help, prometheus.Labels{"bound": "bytes"}, a.overBytes.Load)
 }
 
-// rnaCache exposes what a model's cache of bulk RNA does.
-func (m *metrics) rnaCache(model string, stats func() prep.CacheStats) {
-	labels := prometheus.Labels{"model": model}
-	counter := func(name, help string, value func(prep.CacheStats) float64) prometheus.Collector {
-		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 { return value(stats()) })
+// model exposes what a model's window holds, and its cache of bulk RNA.
+func (m *metrics) model(served *model) {
+	labels := prometheus.Labels{"model": served.spec.Name}
+	m.gauge("histogate_requests_parked", "Requests that have passed stage 1 and wait for a place inside Triton.", labels, served.window.parked)
+	m.gauge("histogate_requests_in_triton", "Requests inside Triton.", labels, served.window.inside)
+	m.gauge("histogate_batch_rows_limit", "Rows of a full batch.", labels, func() int { return served.spec.Batching.MaxBatchSize })
+	if served.preparer == nil || !served.spec.TakesBulkRNA() {
+		return
 	}
-	gauge := func(name, help string, value func(prep.CacheStats) float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 { return value(stats()) })
+	of := func(value func(prep.CacheStats) uint64) func() uint64 {
+		return func() uint64 { return value(served.preparer.RNACacheStats()) }
 	}
-	m.registry.MustRegister(
-		counter("histogate_rna_cache_hits_total", "Bulk RNA vectors that were found prepared.", func(s prep.CacheStats) float64 { return float64(s.Hits) }),
-		counter("histogate_rna_cache_misses_total", "Bulk RNA vectors that had to be parsed and transformed.", func(s prep.CacheStats) float64 { return float64(s.Misses) }),
-		gauge("histogate_rna_cache_entries", "Bulk RNA vectors that are kept prepared.", func(s prep.CacheStats) float64 { return float64(s.Entries) }),
-		gauge("histogate_rna_cache_bytes", "Memory of the bulk RNA vectors that are kept prepared.", func(s prep.CacheStats) float64 { return float64(s.Bytes) }),
-	)
+	m.counter("histogate_rna_cache_hits_total", "Bulk RNA vectors that were found prepared.", labels, of(func(s prep.CacheStats) uint64 { return s.Hits }))
+	m.counter("histogate_rna_cache_misses_total", "Bulk RNA vectors that had to be parsed and transformed.", labels, of(func(s prep.CacheStats) uint64 { return s.Misses }))
+	m.gauge("histogate_rna_cache_entries", "Bulk RNA vectors that are kept prepared.", labels, func() int { return served.preparer.RNACacheStats().Entries })
+	m.gauge("histogate_rna_cache_bytes", "Memory of the bulk RNA vectors that are kept prepared.", labels, func() int { return served.preparer.RNACacheStats().Bytes })
+}
+
+// build exposes which program this is.
+func (m *metrics) build() {
+	labels := prometheus.Labels{"version": "", "revision": "", "go": ""}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		labels["version"], labels["go"] = info.Main.Version, info.GoVersion
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				labels["revision"] = s.Value
+			}
+		}
+	}
+	m.gauge("histogate_build_info", "1, with the gateway's version and revision and the Go that compiled it.", labels, func() int { return 1 })
+}
+
+func (m *metrics) gauge(name, help string, labels prometheus.Labels, value func() int) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 { return float64(value()) }))
+}
+
+func (m *metrics) counter(name, help string, labels prometheus.Labels, value func() uint64) {
+	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 { return float64(value()) }))
 }
 
 // answered counts one request and the time of each stage that it reached.
 func (m *metrics) answered(t *trace, status int, code Code) {
-	m.requests.WithLabelValues(t.route, t.model, strconv.Itoa(status), string(code)).Inc()
+	m.requests.WithLabelValues(t.route, t.model, t.mode, statusText(status), string(code)).Inc()
+	if isProbe(t.route) {
+		return
+	}
+	if code != "" {
+		m.failures.WithLabelValues(t.last.String(), string(code)).Inc()
+	}
+	times := m.models[t.model]
+	times.request.Observe(time.Since(t.start).Seconds())
 	for s, d := range t.stages {
 		if d > 0 {
-			m.stages[s].Observe(d.Seconds())
+			times.stages[s].Observe(d.Seconds())
 		}
 	}
+}
+
+// statusText is a status as a label has it; that of most requests costs no memory.
+func statusText(status int) string {
+	if status == 200 {
+		return "200"
+	}
+	return strconv.Itoa(status)
 }
 
 // connected records the version of the Triton that is connected.
 func (m *metrics) connected(version string) {
 	m.triton.Reset()
 	m.triton.WithLabelValues(version).Set(1)
-}
-
-// trace is what is known of one request while it is served.
-type trace struct {
-	id    string
-	start time.Time
-	route string // the route's pattern, never the path that was sent
-	model string // a served model's name, or empty
-	mode  string
-	// runtime has a failure told as SageMaker's runtime would.
-	runtime bool
-	stages  [stageCount]time.Duration
-	mark    time.Time // end of the latest stage
-}
-
-// end closes a stage: the time since the previous one ended belongs to it.
-func (t *trace) end(s stage) {
-	now := time.Now()
-	t.stages[s] += now.Sub(t.mark)
-	t.mark = now
 }

@@ -126,6 +126,18 @@ func (s *models) find(name string) (*model, error) {
 	return nil, unknownModel(name, s.names)
 }
 
+// modeName is a mode that the model is asked for, in text of the model's own: that of
+// a request may be anything, and be overwritten when the request has ended.
+func (m *model) modeName(mode prep.Mode) string {
+	if i := slices.Index(m.spec.Modes, mode); i >= 0 {
+		return string(m.spec.Modes[i])
+	}
+	if mode == metadataMode {
+		return string(metadataMode)
+	}
+	return ""
+}
+
 // writeBlank writes the i-th input of as many samples as dst takes, for which nothing
 // was sent.
 func (m *model) writeBlank(i int, dst []byte) { m.spec.Inputs[i].WriteBlank(dst) }

@@ -1,12 +1,8 @@
 package gateway
 
 import (
-	"context"
 	"errors"
-	"log/slog"
-	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/gofiber/fiber/v2"
 
@@ -118,8 +114,14 @@ func (g *Gateway) succeeded(c *fiber.Ctx, t *trace) {
 	if timing := t.serverTiming(); timing != "" {
 		c.Set("Server-Timing", timing)
 	}
-	g.metrics.answered(t, c.Response().StatusCode(), "")
-	g.log.Debug("answered", t.attributes(c.Response().StatusCode())...)
+	g.answered(t, c.Response().StatusCode())
+}
+
+// answered counts and logs a request that went well.
+func (g *Gateway) answered(t *trace, status int) {
+	t.spans.end(t, answer{status: status})
+	g.metrics.answered(t, status, "")
+	g.requestLog.finished(t, answer{status: status}, nil, "")
 }
 
 // failure is the body of an answer to a request that failed. The same text
@@ -136,18 +138,13 @@ type failure struct {
 // record classifies, logs and counts what a request failed with, once.
 func (g *Gateway) record(t *trace, err error) answer {
 	a := classify(err)
+	t.spans.end(t, a)
 	g.metrics.answered(t, a.status, a.code)
-	attributes := append(t.attributes(a.status), "code", a.code, "error", err)
 	where, stack := panicOf(err)
 	if where != "" {
 		g.metrics.panics.WithLabelValues(where).Inc()
-		attributes = append(attributes, "stack", stack)
 	}
-	level := a.level(t)
-	if stack != "" {
-		level = slog.LevelError
-	}
-	g.failed.Log(context.Background(), level, "failed", attributes...)
+	g.requestLog.finished(t, a, err, stack)
 	return a
 }
 
@@ -182,69 +179,28 @@ func (g *Gateway) fail(c *fiber.Ctx, err error) error {
 	return c.JSON(f)
 }
 
+// The packages whose panics are recovered.
+const (
+	panicGateway = "gateway"
+	panicPrep    = "prep"
+)
+
 // panicOf tells in which package a failure panicked, if it did, and the stack.
 func panicOf(err error) (where, stack string) {
 	var recovered *panicError
 	var stage1 *prep.Error
 	switch {
 	case errors.As(err, &recovered):
-		return "gateway", string(recovered.stack)
+		return panicGateway, string(recovered.stack)
 	case errors.As(err, &stage1) && stage1.Stack != nil:
-		return "prep", string(stage1.Stack)
+		return panicPrep, string(stage1.Stack)
 	default:
 		return "", ""
 	}
 }
 
-// attributes are what the log says of a request, its payload never.
-func (t *trace) attributes(status int) []any {
-	attributes := []any{"request_id", t.id, "route", t.route, "status", status, "ms", milliseconds(time.Since(t.start))}
-	if t.model != "" {
-		attributes = append(attributes, "model", t.model, "mode", t.mode)
-	}
-	for s, d := range t.stages {
-		if d > 0 {
-			attributes = append(attributes, stage(s).String()+"_ms", milliseconds(d))
-		}
-	}
-	return attributes
-}
-
-// serverTiming is the time of each stage, as the header of that name has it.
-func (t *trace) serverTiming() string {
-	var text []byte
-	for s, d := range t.stages {
-		if d == 0 {
-			continue
-		}
-		if text != nil {
-			text = append(text, ", "...)
-		}
-		text = append(append(text, stage(s).String()...), ";dur="...)
-		text = strconv.AppendFloat(text, milliseconds(d), 'f', 3, 64)
-	}
-	return string(text)
-}
-
-func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-
 // unread tells that a request was not read to its end and cannot be: where that is
 // is not known, or it does not come.
 func (a answer) unread() bool {
 	return a.code == CodeHeaderTooLarge || a.code == CodeMalformedHTTP || a.code == CodeRequestTimeout
-}
-
-// level is how much an operator should mind: a probe that says "not ready" is
-// asked every few seconds, and a caller's mistake is the caller's.
-func (a answer) level(t *trace) slog.Level {
-	switch {
-	case t.route == "/ping", t.route == "/readyz", a.code == CodeCallerGone:
-		return slog.LevelDebug
-	case a.code == CodeInternal:
-		return slog.LevelError
-	case a.status >= http.StatusInternalServerError:
-		return slog.LevelWarn
-	default:
-		return slog.LevelInfo
-	}
 }

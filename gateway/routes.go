@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"runtime/debug"
 	"strings"
-	"time"
 
 	"github.com/gofiber/fiber/v2"
 
@@ -154,8 +153,7 @@ func traceOf(c *fiber.Ctx) *trace {
 	if t, ok := c.Locals(traceKey{}).(*trace); ok {
 		return t
 	}
-	now := time.Now()
-	t := &trace{id: requestID(c.Get(fiber.HeaderXRequestID)), start: now, mark: now}
+	t := newTrace(requestID(c.Get(fiber.HeaderXRequestID)))
 	c.Locals(traceKey{}, t)
 	return t
 }
@@ -172,14 +170,10 @@ func requestID(header string) string {
 }
 
 // observe is around every handler: what happens in one ends up here, once.
-func (g *Gateway) observe(c *fiber.Ctx) (err error) {
+func (g *Gateway) observe(c *fiber.Ctx) error {
 	t := traceOf(c)
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = g.fail(c, &panicError{cause, debug.Stack()})
-		}
-	}()
-	err = c.Next()
+	t.spans = g.tracing.begin(c, t)
+	err := recovered(c.Next)
 	if route := c.Route(); route.Path != "/" { // that of this middleware: nothing matched
 		t.route = route.Path
 	}
@@ -188,6 +182,16 @@ func (g *Gateway) observe(c *fiber.Ctx) (err error) {
 	}
 	g.succeeded(c, t)
 	return nil
+}
+
+// recovered makes an error of a panic.
+func recovered(serve func() error) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = &panicError{cause, debug.Stack()}
+		}
+	}()
+	return serve()
 }
 
 // panicError is a panic of a handler.

@@ -31,7 +31,7 @@ func TestAnswer(t *testing.T) {
 		if a.header.Get("X-Request-Id") != "from-caller-1" || a.header.Get("Content-Type") != "application/json" {
 			t.Errorf("%s: headers %v", path, a.header)
 		}
-		for _, stage := range []string{"read", "prep", "triton", "reply"} {
+		for _, stage := range []string{"read", "decode", "transform", "triton", "reply"} {
 			if !strings.Contains(a.header.Get("Server-Timing"), stage+";dur=") {
 				t.Errorf("Server-Timing %q lacks %s", a.header.Get("Server-Timing"), stage)
 			}

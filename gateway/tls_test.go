@@ -26,8 +26,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
-
 	"histogate/tests/hygiene"
 	"histogate/tritonclient/kserve"
 	"histogate/tritonclient/tritontest"
@@ -350,7 +348,7 @@ func TestCallerWhoWentIsSeenBehindUnreadData(t *testing.T) {
 			time.Sleep(50 * time.Millisecond)
 			w.open(true)
 			until(t, "it is dropped", func() bool {
-				return testutil.ToFloat64(r.metrics.requests.WithLabelValues("/invocations", "small", "499", string(CodeCallerGone))) == 1
+				return r.counted(t, "histogate_requests_total", "route", "/invocations", "model", "small", "status", "499", "code", string(CodeCallerGone)) == 1
 			})
 			if n := inferences.Load(); n != 0 {
 				t.Errorf("%d inferences for nobody", n)

@@ -122,7 +122,7 @@ func (t *child) ended() string {
 	defer t.mu.Unlock()
 	cause := t.killed
 	if t.killed = ""; cause == "" {
-		return "it ended"
+		return causeEnded
 	}
 	return cause
 }
@@ -201,21 +201,25 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 		return false, err
 	}
 	id := "histogate-" + rand.Text()
-	grpcAddress := net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0]))
-	cmd := exec.Command(self, GuardCommand, id, t.cfg.TritonServer,
-		"--id="+id,
-		"--model-repository="+filepath.Clean(t.cfg.ModelRepository), // as backends has it
-		"--backend-directory="+t.cfg.TritonBackends,
+	grpcAddress, metricsAddress := net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0])), net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[2]))
+	arguments := []string{GuardCommand, id, t.cfg.TritonServer,
+		"--id=" + id,
+		"--model-repository=" + filepath.Clean(t.cfg.ModelRepository), // as backends has it
+		"--backend-directory=" + t.cfg.TritonBackends,
 		// Models are loaded one by one on request: only so can a dead backend be
 		// brought back, and one broken model does not keep the server from starting.
-		"--backend-config=python,shm-region-prefix-name="+id,
+		"--backend-config=python,shm-region-prefix-name=" + id,
 		"--model-control-mode=explicit",
 		"--disable-auto-complete-config",
-		"--grpc-address=127.0.0.1", "--grpc-port="+strconv.Itoa(ports[0]),
-		"--http-address=127.0.0.1", "--http-port="+strconv.Itoa(ports[1]),
-		"--metrics-address=127.0.0.1", "--metrics-port="+strconv.Itoa(ports[2]),
-		"--exit-timeout-secs="+strconv.Itoa(int(tritonExitTimeout/time.Second)),
-	)
+		"--grpc-address=127.0.0.1", "--grpc-port=" + strconv.Itoa(ports[0]),
+		"--http-address=127.0.0.1", "--http-port=" + strconv.Itoa(ports[1]),
+		"--metrics-address=127.0.0.1", "--metrics-port=" + strconv.Itoa(ports[2]),
+		"--exit-timeout-secs=" + strconv.Itoa(int(tritonExitTimeout/time.Second)),
+	}
+	if t.cfg.TracesEndpoint != "" {
+		arguments = append(arguments, tritonTraces(t.cfg.TracesEndpoint)...)
+	}
+	cmd := exec.Command(self, arguments...)
 	cmd.Stderr = os.Stderr
 	// A group of its own: a terminal's ^C reaches the gateway alone, which then
 	// stops Triton last.
@@ -238,7 +242,7 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 			if pid, err := strconv.Atoi(lines.Text()); err == nil {
 				t.setPID(pid)
 				t.metrics.tritonStarts.Inc()
-				t.log.Info("triton started", "pid", pid, "grpc", grpcAddress)
+				t.log.Info("triton started", "pid", pid, "grpc", grpcAddress, "metrics", metricsAddress)
 			} else {
 				reason = lines.Text()
 			}
@@ -272,7 +276,7 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 		case <-hung:
 			hung = nil
 			if ctx.Err() == nil {
-				t.kill("it does not answer")
+				t.kill(causeSilent)
 			}
 			continue
 		case reason := <-exited:

@@ -141,6 +141,13 @@ func (w *window) state() windowState {
 	return windowState{Open: !w.closed, Places: w.places, Inside: w.places - w.free, Parked: w.count}
 }
 
+// inside is the number of requests that have a place.
+func (w *window) inside() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.places - w.free
+}
+
 // admit gives the free places to those whose turn it is.
 func (w *window) admit() {
 	for w.free > 0 && !w.closed && w.count > 0 {

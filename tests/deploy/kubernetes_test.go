@@ -178,7 +178,13 @@ func TestKubernetesReferences(t *testing.T) {
 		if !matches(t, &c.monitor.Spec.Selector, metrics.Labels) {
 			t.Error("the ServiceMonitor does not select the Service of metrics")
 		}
+		var jobs []string
 		for _, e := range c.monitor.Spec.Endpoints {
+			for _, r := range e.RelabelConfigs {
+				if r.TargetLabel == "job" && r.Replacement != nil {
+					jobs = append(jobs, *r.Replacement)
+				}
+			}
 			i := slices.IndexFunc(metrics.Spec.Ports, func(p core.ServicePort) bool { return p.Name == e.Port })
 			if i < 0 {
 				t.Fatalf("the ServiceMonitor's port %s is not the Service's", e.Port)
@@ -187,6 +193,9 @@ func TestKubernetesReferences(t *testing.T) {
 		}
 		if want := []string{settings(t)["METRICS_PORT"] + "/metrics", "8002/metrics"}; !slices.Equal(monitored, want) {
 			t.Errorf("monitored is %v, not %v", monitored, want)
+		}
+		if want := scrapeJobs(t); !slices.Equal(jobs, want) {
+			t.Errorf("Prometheus calls the jobs %v here, %v in compose", jobs, want)
 		}
 		var open []int32
 		for _, rule := range c.network.Spec.Ingress {

@@ -2,6 +2,8 @@ package deploy
 
 import (
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"testing"
 
@@ -15,6 +17,47 @@ func TestPromtool(t *testing.T) {
 	if err != nil {
 		t.Errorf("%v (deploy/setup brings promtool)\n%s", err, out)
 	}
+}
+
+// What dashboards and alerts name is exposed: metrics, and the jobs that scrape them. That
+// their queries find data is for tests/observe.
+func TestQueriesNameMetrics(t *testing.T) {
+	paths, err := filepath.Glob(absolute(t, "deploy/grafana/dashboards/*.json"))
+	if err != nil || paths == nil {
+		t.Fatal("there are no dashboards", err)
+	}
+	alerts, err := filepath.Glob(absolute(t, "deploy/prometheus/alerts*.yml"))
+	if err != nil || alerts == nil {
+		t.Fatal("there are no alerts", err)
+	}
+	metrics, jobs := metricNames(t), scrapeJobs(t)
+	for _, path := range append(paths, alerts...) {
+		text := read(t, path)
+		named := regexp.MustCompile(`\b(?:histogate|nv)_\w+`).FindAllString(text, -1)
+		if named == nil {
+			t.Errorf("%s names no metric", path)
+		}
+		for _, name := range named {
+			histogram := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
+			if !metrics[name] && !metrics[histogram] {
+				t.Errorf("%s names %s, which is no metric", path, name)
+			}
+		}
+		for _, match := range regexp.MustCompile(`job=\\?"(\w+)`).FindAllStringSubmatch(text, -1) {
+			if !slices.Contains(jobs, match[1]) {
+				t.Errorf("%s names the job %s; those of Prometheus are %v", path, match[1], jobs)
+			}
+		}
+	}
+}
+
+// scrapeJobs are those of docker-compose.yml's Prometheus.
+func scrapeJobs(t *testing.T) (jobs []string) {
+	t.Helper()
+	for _, match := range regexp.MustCompile(`job_name: (\w+)`).FindAllStringSubmatch(read(t, "deploy/prometheus/prometheus.yml"), -1) {
+		jobs = append(jobs, match[1])
+	}
+	return jobs
 }
 
 // What Prometheus is to scrape and Grafana to ask is there. The configuration itself is

@@ -8,11 +8,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -38,7 +40,7 @@ type triton struct {
 }
 
 // runTriton runs what Triton's image starts, on this machine's Triton and models.
-func runTriton(t *testing.T) *triton {
+func runTriton(t *testing.T, env ...string) *triton {
 	t.Helper()
 	s := &triton{http: freePort(t), grpc: freePort(t), metrics: freePort(t)}
 	command := exec.Command(absolute(t, "deploy/triton/serve"),
@@ -47,7 +49,7 @@ func runTriton(t *testing.T) *triton {
 		"--grpc-address=127.0.0.1", "--grpc-port="+s.grpc,
 		"--metrics-address=127.0.0.1", "--metrics-port="+s.metrics,
 	)
-	command.Env = []string{"PATH=" + absolute(t, "build/triton") + ":" + os.Getenv("PATH"), "MODEL_REPOSITORY=" + absolute(t, "model_repository")}
+	command.Env = append([]string{"PATH=" + absolute(t, "build/triton") + ":" + os.Getenv("PATH"), "MODEL_REPOSITORY=" + absolute(t, "model_repository")}, env...)
 	s.process = start(t, command)
 	return s
 }
@@ -176,5 +178,37 @@ func TestTritonLeftovers(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// With a collector's address both send it what they know of a request. What Triton's is
+// a part of, tests/observe looks at.
+func TestTritonTraces(t *testing.T) {
+	var mu sync.Mutex
+	senders := map[string]bool{}
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		mu.Lock()
+		defer mu.Unlock()
+		for _, name := range []string{"triton-server", "histogate/gateway"} { // the scopes of their spans
+			senders[name] = senders[name] || bytes.Contains(body, []byte(name))
+		}
+	}))
+	t.Cleanup(collector.Close)
+	env := []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "OTEL_BSP_SCHEDULE_DELAY=100"} // ms
+	backend := runTriton(t, env...)
+	g := serve(t, append(env, "MODELS=h1", "MODEL_REPOSITORY="+absolute(t, "model_repository"), "TRITON_ADDRESS=127.0.0.1:"+backend.grpc)...)
+	await(t, g.url+"/ping")
+	embed(t, g.url, "h1")
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		mu.Lock()
+		both := senders["triton-server"] && senders["histogate/gateway"]
+		mu.Unlock()
+		if both {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the collector has heard of %v", senders)
+		}
 	}
 }

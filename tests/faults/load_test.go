@@ -180,7 +180,7 @@ func callerKilled(t *testing.T, r *report) {
 	time.Sleep(time.Second)
 	l.end()
 	cost := rows() - before - l.statuses[http.StatusOK]
-	gone, err := b.Metric(`histogate_requests_total{code="caller_gone",model="h1",route="/invocations",status="499"}`)
+	gone, err := b.Metric(`histogate_requests_total{code="caller_gone",mode="embedding",model="h1",route="/invocations",status="499"}`)
 	if err != nil {
 		t.Fatal(err)
 	}

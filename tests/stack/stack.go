@@ -223,6 +223,12 @@ func (s *Stack) TritonAddress() string {
 	return address
 }
 
+// TritonMetrics is host:port of the latest Triton child's metrics, empty without one.
+func (s *Stack) TritonMetrics() string {
+	address, _ := s.tritonStarted()["metrics"].(string)
+	return address
+}
+
 // Segments are the files in shared memory through which the gateway hands tensors to
 // the latest Triton child: those that it has mapped.
 func (s *Stack) Segments() (paths []string) {
