@@ -94,7 +94,7 @@ func (f *figures) side(ctx context.Context, s side, cost, repository string, req
 		at := where{s.name, cost, n}
 		f.cells[at] = append(f.cells[at], c)
 	}
-	if cost != "0" || r.triton == "" {
+	if cost != "0" || s.name != "raw" && s.name != "shm" {
 		return nil
 	}
 	return f.leastClient(ctx, s.name, r.triton, each)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -29,7 +30,36 @@ func sides() []side {
 			return startGateway(ctx, stack.Options{Repository: repository, Env: []string{"MODELS=h1", "TENSOR_TRANSPORT=" + transport}})
 		}
 	}
-	return []side{{"raw", gateway("raw")}, {"shm", gateway("auto")}, {"peer", startPython}}
+	return []side{{"raw", gateway("raw")}, {"shm", gateway("auto")}, {"uint8", startBytes}, {"peer", startPython}}
+}
+
+// startBytes starts a stack whose tiles go to Triton as bytes, through shared memory.
+func startBytes(ctx context.Context, repository string) (r *running, err error) {
+	folder, err := os.MkdirTemp("", "histogate-bench-")
+	if err != nil {
+		return nil, err
+	}
+	remove := func() error { return os.RemoveAll(folder) }
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, remove())
+		}
+	}()
+	binary, err := stack.Build(false)
+	if err != nil {
+		return nil, err
+	}
+	converted := filepath.Join(folder, "models")
+	convert := exec.CommandContext(ctx, binary, "repository", "convert", "-model-repository", repository, "-out", converted, "-tile-transport", "uint8")
+	if out, err := convert.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("gateway repository convert: %w\n%s", err, out)
+	}
+	if r, err = startGateway(ctx, stack.Options{Repository: converted, Env: []string{"MODELS=h1"}}); err != nil {
+		return nil, err
+	}
+	stop := r.stop
+	r.stop = func() error { return errors.Join(stop(), remove()) }
+	return r, nil
 }
 
 // running is a side at work.

@@ -105,6 +105,8 @@ func (f *figures) summary() (list []figure) {
 	add("peer_frontend_cpu_ms_per_tile_64", "ms", nil, frontend)
 	add("frontend_cpu_ratio_64", "x", atLeast(2.5, 4), byRound(ratio, frontend, ours))
 	add("stack_tiles_ratio_64", "x", atLeast(1.4, 2), byRound(ratio, f.of(best, judged, 64, perSecond), f.of("peer", judged, 64, perSecond)))
+	add("stack_tiles_ratio_64_uint8", "x", atLeast(1.7, 2.5), byRound(ratio, f.of("uint8", judged, 64, perSecond), f.of("peer", judged, 64, perSecond)))
+	add("gateway_cpu_ms_per_tile_64_uint8", "ms", nil, f.of("uint8", judged, 64, gatewayCPU))
 	p50, p99 := func(c cell) float64 { return c.p50 }, func(c cell) float64 { return c.p99 }
 	add("added_p50_ms_1", "ms", atMost(4, 2.5), byRound(excess, f.of(best, "0", 1, p50), f.directOf(best, func(d directCell) float64 { return d.p50 })))
 	add("added_p99_ms_1", "ms", nil, byRound(excess, f.of(best, "0", 1, p99), f.directOf(best, func(d directCell) float64 { return d.p99 })))
