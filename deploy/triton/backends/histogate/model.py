@@ -175,6 +175,7 @@ class TritonPythonModel:
         self._inputs = [i["name"] for i in config["input"]]
         self._outputs = [o["name"] for o in config["output"]]
         self._dtypes = [pb_utils.triton_string_to_numpy(o["data_type"]) for o in config["output"]]
+        self._memory = {}  # by input, what batches are joined in
         folder = os.path.join(args["model_repository"], args["model_version"])
         aoti, onnx = (os.path.join(folder, kind.file_name) for kind in (AotiCheckpoint, OnnxCheckpoint))
         if os.path.exists(aoti):
@@ -190,7 +191,7 @@ class TritonPythonModel:
         tensors = [[pb_utils.get_input_tensor_by_name(r, name).as_numpy() for name in self._inputs] for r in requests]
         rows = [t[0].shape[0] for t in tensors]
         # A batch of one request is passed on as it is; joining copies.
-        joined = tensors[0] if len(requests) == 1 else [np.concatenate(parts) for parts in zip(*tensors, strict=True)]
+        joined = tensors[0] if len(requests) == 1 else list(map(self._join, self._inputs, zip(*tensors, strict=True)))
         outputs = self._forward(joined, sum(rows))
         responses = []
         first = 0
@@ -207,6 +208,17 @@ class TritonPythonModel:
             )
             first += count
         return responses
+
+    def _join(self, name, parts):
+        """The rows of all requests in one input, in memory that is kept for the next batch.
+
+        To be given new memory for a batch of large tiles can take longer than to fill it.
+        """
+        rows = sum(map(len, parts))
+        memory = self._memory.get(name, ())
+        if len(memory) < rows:
+            memory = self._memory[name] = np.empty((rows, *parts[0].shape[1:]), parts[0].dtype)
+        return np.concatenate(parts, out=memory[:rows])
 
     def _forward(self, inputs, rows):
         """Run the checkpoint and hold what it returns against the configuration.
