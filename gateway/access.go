@@ -16,6 +16,8 @@ import (
 // headerKey is where a caller's key may stand, beside Authorization.
 const headerKey = "X-API-Key"
 
+const noKey = `there is no API key; send yours as "Authorization: Bearer KEY" or "X-API-Key: KEY"`
+
 // readAccess reads the keys and the certificate that are configured; nil where there
 // are none. Every mistake is reported.
 func readAccess(cfg *Config) (k *keys, c *certificate, err error) {
@@ -126,7 +128,7 @@ func (g *Gateway) keyed(handler fiber.Handler) fiber.Handler {
 		}
 		switch {
 		case key == "":
-			return refuse(CodeUnauthorized, "there is no API key; send yours as \"Authorization: Bearer KEY\" or \"X-API-Key: KEY\"")
+			return refuse(CodeUnauthorized, noKey)
 		case !g.keys.hold(key):
 			return refuse(CodeUnauthorized, "the API key is not one of those that are taken; ask the operator of the service for one")
 		}

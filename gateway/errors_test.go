@@ -39,6 +39,8 @@ func TestEveryErrorOverHTTP(t *testing.T) {
 		{name: "unknown model in the path", path: "/api/embed/nope", status: 404, code: CodeUnknownModel, named: []string{"nope", "small"}},
 		{name: "unknown model in the body", body: replaced(`"small"`, `"nope"`), status: 404, code: CodeUnknownModel, named: []string{"nope", "small"}},
 		{name: "method", method: http.MethodGet, status: 405, code: CodeMethodNotAllowed, named: []string{"Allow"}},
+		{name: "method that is unknown", method: "QUERY", status: 405, code: CodeMethodNotAllowed, named: []string{"Allow"}},
+		{name: "unknown method of an unknown route", method: "QUERY", path: "/api/predict", status: 404, code: CodeNotFound},
 		{name: "accept", header: []string{"Accept", "text/html"}, status: 406, code: CodeNotAcceptable, named: []string{"text/html"}},
 		{name: "accept with a quality of zero", header: []string{"Accept", "application/json;q=0"}, status: 406, code: CodeNotAcceptable},
 		{name: "content type", header: []string{"Content-Type", "text/plain"}, status: 415, code: CodeUnsupportedMediaType, named: []string{"text/plain", "application/json"}},
@@ -95,6 +97,9 @@ func wantFailure(t *testing.T, a answered, status int, code Code, named ...strin
 	}
 	if (status == http.StatusServiceUnavailable) != (hint != "") || a.header.Get("Retry-After") != hint {
 		t.Errorf("status %d with retry_after %d and Retry-After %q", status, a.RetryAfter, a.header.Get("Retry-After"))
+	}
+	if allow := a.header.Get("Allow"); (status == http.StatusMethodNotAllowed) != (allow != "") {
+		t.Errorf("status %d with Allow %q", status, allow)
 	}
 	if kind := a.header.Get("Content-Type"); kind != "application/json" {
 		t.Errorf("Content-Type %q", kind)

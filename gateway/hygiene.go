@@ -21,8 +21,10 @@ func (g *Gateway) screen(next fasthttp.RequestHandler) fasthttp.RequestHandler {
 	}
 	return func(ctx *fasthttp.RequestCtx) {
 		err := checkHeaders(ctx.Request.Header.RawHeaders())
-		if err == nil && !known[string(ctx.Method())] { // the framework has an answer of its own
-			err = refuse(CodeMethodNotAllowed, "there is no such method; POST and GET are taken")
+		if !known[string(ctx.Method())] {
+			// The framework has an answer of its own, which does not say what is taken. No
+			// route takes TRACE.
+			ctx.Request.Header.SetMethod(fiber.MethodTrace)
 		}
 		if err == nil {
 			next(ctx)

@@ -135,6 +135,10 @@ type failure struct {
 	RetryAfter int    `json:"retry_after,omitempty"` // seconds
 }
 
+func (a answer) body(requestID string) failure {
+	return failure{a.detail, a.detail, a.code, requestID, a.retryAfter}
+}
+
 // record classifies, logs and counts what a request failed with, once.
 func (g *Gateway) record(t *trace, err error) answer {
 	a := classify(err)
@@ -172,9 +176,9 @@ func (g *Gateway) fail(c *fiber.Ctx, err error) error {
 	if a.code == CodeUnauthorized {
 		c.Set(fiber.HeaderWWWAuthenticate, "Bearer")
 	}
-	f := failure{a.detail, a.detail, a.code, t.id, a.retryAfter}
+	f := a.body(t.id)
 	if t.runtime {
-		return modelError(c, f, a.status)
+		return writeModelError(c, f, a.status)
 	}
 	return c.JSON(f)
 }

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"runtime/debug"
 	"strings"
+	"sync"
 
 	"github.com/gofiber/fiber/v2"
 
@@ -28,6 +29,9 @@ func (g *Gateway) routes() {
 	if g.cfg.RuntimeEmulation {
 		g.app.Post("/endpoints/:name/invocations", g.keyed(g.endpoint))
 	}
+	documents := sync.OnceValues(g.documents) // a tenth of a second that few ask for
+	g.app.Get("/openapi.json", g.keyed(serveOpenAPI(documents)))
+	g.app.Get("/docs", g.keyed(servePage(documents)))
 }
 
 // metadataMode is the mode of an /invocations body that asks for the metadata.

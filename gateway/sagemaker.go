@@ -44,32 +44,36 @@ func (g *Gateway) endpoint(c *fiber.Ctx) error {
 }
 
 // modelError is a failure as SageMaker's runtime hands it on: as one of its own,
-// with the container's status and body inside and without the container's headers.
-func modelError(c *fiber.Ctx, original failure, status int) error {
-	text, err := json.Marshal(original)
-	if err != nil {
-		return err
-	}
+// with the container's status and body inside.
+type modelError struct {
+	ErrorCode          string
+	LogStreamArn       string
+	Message            string
+	OriginalMessage    string
+	OriginalStatusCode int
+}
+
+func newModelError(endpoint string, original failure, status int) modelError {
+	text, _ := json.Marshal(original) // it holds nothing that cannot be written
 	party, code := "client", "CLIENT_ERROR_FROM_MODEL"
 	if status >= http.StatusInternalServerError {
 		party, code = "server", "INTERNAL_FAILURE_FROM_MODEL"
 	}
-	c.Response().Header.Del(fiber.HeaderRetryAfter)
-	c.Response().Header.Del(fiber.HeaderXRequestID)
-	c.Set("x-amzn-errortype", "ModelError")
-	return c.Status(statusModelError).JSON(struct {
-		ErrorCode          string
-		LogStreamArn       string
-		Message            string
-		OriginalMessage    string
-		OriginalStatusCode int
-	}{
+	return modelError{
 		code,
-		"arn:aws:logs:local:000000000000:log-group:/aws/sagemaker/Endpoints/" + c.Params("name"),
+		"arn:aws:logs:local:000000000000:log-group:/aws/sagemaker/Endpoints/" + endpoint,
 		fmt.Sprintf("Received %s error (%d) from primary with message \"%s\"", party, status, text),
 		string(text),
 		status,
-	})
+	}
+}
+
+// writeModelError answers so, without the container's headers.
+func writeModelError(c *fiber.Ctx, original failure, status int) error {
+	c.Response().Header.Del(fiber.HeaderRetryAfter)
+	c.Response().Header.Del(fiber.HeaderXRequestID)
+	c.Set("x-amzn-errortype", "ModelError")
+	return c.Status(statusModelError).JSON(newModelError(c.Params("name"), original, status))
 }
 
 // portRange is the ports that may be taken; the zero value is any.

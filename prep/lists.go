@@ -109,12 +109,12 @@ func (s *Spec) checkLists() error {
 	c.genes("output_genes", s.OutputGenes)
 	if i := s.bulkRNAInput(); i >= 0 {
 		in := &s.Inputs[i]
-		length := s.bulkRNALength()
+		length := s.BulkRNALength()
 		for j := range in.Transforms {
 			length = in.Transforms[j].checkLists(&c, fmt.Sprintf("inputs[%d].transforms[%d]", i, j), length)
 		}
 		c.require(length == Elements(in.Shape), fmt.Sprintf("inputs[%d].shape", i),
-			"%v is not what %d input genes become: %d values%s", in.Shape, s.bulkRNALength(), length, headerOf(s.InputGenesFile))
+			"%v is not what %d input genes become: %d values%s", in.Shape, s.BulkRNALength(), length, headerOf(s.InputGenesFile))
 	}
 	if out, ok := s.Output(PredictionRole); ok && s.OutputGenes != nil {
 		c.require(len(s.OutputGenes) == Elements(out.Shape), "output_genes", "%d genes for the %d values of the prediction%s",
@@ -144,8 +144,8 @@ func (c *checker) genes(field string, genes []string) {
 	}
 }
 
-// bulkRNALength is how many values a request's bulk_rna has.
-func (s *Spec) bulkRNALength() int {
+// BulkRNALength is how many values a request's bulk_rna has.
+func (s *Spec) BulkRNALength() int {
 	if s.InputGenes != nil {
 		return len(s.InputGenes)
 	}

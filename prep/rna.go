@@ -20,7 +20,7 @@ type bulkRNAPreparer struct {
 func newBulkRNAPreparer(spec *Spec, in Input, cache *vectorCache) *bulkRNAPreparer {
 	p := &bulkRNAPreparer{
 		model:      spec.Name,
-		length:     spec.bulkRNALength(),
+		length:     spec.BulkRNALength(),
 		domain:     in.Domain,
 		transforms: in.Transforms,
 		cache:      cache,
