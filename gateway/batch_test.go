@@ -130,7 +130,7 @@ func TestBatchFailsAsAWhole(t *testing.T) {
 		if strings.HasSuffix(q.Id, "-1") {
 			return nil, status.Error(codes.Internal, inside)
 		}
-		return tritontest.Zeros(r.models.list[0].config, q), nil
+		return tritontest.Zeros(r.config, q), nil
 	})
 	wantFailure(t, r.post(t, "/api/batch/small", batchOf("embedding", goodTile, goodTile, "{}")), http.StatusServiceUnavailable, CodeForwardFailed)
 	r.await(t, http.StatusOK)
@@ -157,7 +157,7 @@ func TestBatchIsAdmittedTileByTile(t *testing.T) {
 	r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
 		waiting.Add(1)
 		<-leave
-		return tritontest.Zeros(r.models.list[0].config, q), nil
+		return tritontest.Zeros(r.config, q), nil
 	})
 	first := make(chan answered, 1)
 	go func() { first <- r.post(t, "/api/batch/small", batchOf("embedding", goodTile, goodTile, goodTile)) }()
@@ -189,7 +189,7 @@ func TestBatchAnswerIsBounded(t *testing.T) {
 	var ran atomic.Int64
 	r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
 		ran.Add(1)
-		return tritontest.Zeros(r.models.list[0].config, q), nil
+		return tritontest.Zeros(r.config, q), nil
 	})
 	wantFailure(t, r.post(t, "/api/batch/small", batchOf("embedding", goodTile, goodTile, goodTile)), http.StatusBadRequest, "invalid_request", "requests", "150000", "no more than the first 2")
 	long := replaced(`"S1"`, `"`+strings.Repeat("S", 12_000)+`"`)

@@ -28,9 +28,9 @@
 // checkpoints where there are some to serve (checkpoints.go), and each model is read,
 // with its spec (model.go).
 //
-// Beside the requests, health knows of every model whether it answers (health.go)
-// and brings it back when it does not (heal.go, hang.go), readiness makes of that
-// what /ping says (ready.go), contract.go holds a model's spec against what Triton
+// Beside the requests, health knows of every model whether it answers (health.go,
+// watch.go, hang.go) and brings it back when it does not (heal.go), readiness makes of
+// that what /ping says (ready.go), contract.go holds a model's spec against what Triton
 // has, child runs a Triton as a child process where that is configured (triton.go,
 // guard.go), sagemaker.go has what that platform asks beyond this, access.go and
 // tls.go have the keys and the certificate that a service may need, and on SIGTERM

@@ -162,7 +162,7 @@ func TestCallerWhoWentIsDropped(t *testing.T) {
 	var inferences atomic.Int64
 	r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
 		inferences.Add(1)
-		return tritontest.Zeros(r.models.list[0].config, q), nil
+		return tritontest.Zeros(r.config, q), nil
 	})
 	w := r.models.list[0].window
 	w.open(false)
@@ -239,7 +239,7 @@ func TestShutdown(t *testing.T) {
 	r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
 		close(entered)
 		<-release
-		return tritontest.Zeros(r.models.list[0].config, q), nil
+		return tritontest.Zeros(r.config, q), nil
 	})
 	conn, answers := r.dial(t)
 	var calls sync.WaitGroup

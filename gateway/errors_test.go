@@ -144,7 +144,7 @@ func TestBusyAtTheBound(t *testing.T) {
 	r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
 		close(entered)
 		<-leave
-		return tritontest.Zeros(r.models.list[0].config, q), nil
+		return tritontest.Zeros(r.config, q), nil
 	})
 	first := make(chan answered, 1)
 	go func() { first <- r.post(t, "/invocations", goodTile) }()
@@ -155,7 +155,7 @@ func TestBusyAtTheBound(t *testing.T) {
 		t.Errorf("the request that was let in: %d %s", a.status, a.raw)
 	}
 	r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
-		return tritontest.Zeros(r.models.list[0].config, q), nil
+		return tritontest.Zeros(r.config, q), nil
 	})
 	for range 3 { // each place is given back, after a failure too
 		r.post(t, "/invocations", "{")

@@ -17,7 +17,6 @@ import (
 // model is one served model: its contract, and what is derived from it once.
 type model struct {
 	spec     *prep.Spec
-	config   *kserve.ModelConfig // the config.pbtxt beside the spec
 	preparer *prep.Preparer
 	metadata []byte // the metadata answer
 	window   *window
@@ -103,7 +102,7 @@ func readModel(cfg *Config, folder, name string) (*model, error) {
 		return nil, fmt.Errorf("model %s: %w", name, err)
 	}
 	preparer := prep.NewPreparer(spec, prep.ImageFormats(cfg.ImageFormats...), prep.RNACache(prep.DefaultRNACacheEntries, cfg.RNACacheBytes))
-	return &model{spec: spec, config: config, preparer: preparer, metadata: metadata, window: newWindow(places(config))}, nil
+	return &model{spec: spec, preparer: preparer, metadata: metadata, window: newWindow(places(config))}, nil
 }
 
 // places is how many requests of a model are inside Triton at once: two full

@@ -123,7 +123,7 @@ func (t *child) ended() string {
 // the gateway has a better chance with another machine.
 func (t *child) run(ctx context.Context) error {
 	everLive := false
-	restarts := restarts{limit: t.cfg.TritonRestartLimit}
+	restarts := restarts{atOnce: restartsAtOnce, soonest: restartWaitMin}
 	for attempt := 1; ; attempt++ {
 		live, err := t.once(ctx)
 		everLive = everLive || live
@@ -135,8 +135,8 @@ func (t *child) run(ctx context.Context) error {
 		}
 		cause := t.ended()
 		t.metrics.tritonEnds.WithLabelValues(cause).Inc()
-		wait, ok := restarts.next(time.Now(), live)
-		if !ok {
+		wait, ends := restarts.next(time.Now(), live)
+		if ends > t.cfg.TritonRestartLimit {
 			return fmt.Errorf("tritonserver ended %d times within %s, more than TRITON_RESTART_LIMIT=%d allows; what it wrote before says why; the last time: %w",
 				t.cfg.TritonRestartLimit+1, restartWindow, t.cfg.TritonRestartLimit, err)
 		}
@@ -156,24 +156,26 @@ const (
 	restartWaitMax = 10 * time.Second
 )
 
-// restarts holds back the starts of a server that ends again and again.
+// restarts holds back the starts of what ends again and again.
 type restarts struct {
-	limit int         // of ends within restartWindow
-	ends  []time.Time // within it
+	atOnce  int           // within restartWindow, that are not held back yet
+	soonest time.Duration // until the next start
+	ends    []time.Time   // within the window
 }
 
-// next is told that a server has ended, and whether it was live before. It returns
-// how long to wait before the next start, and whether there may be one.
-func (r *restarts) next(now time.Time, live bool) (wait time.Duration, ok bool) {
+// next is told that a server or a model has ended, and whether it was live before. It
+// returns how long to wait before the next start, and how many ends there were within
+// the window.
+func (r *restarts) next(now time.Time, live bool) (wait time.Duration, ends int) {
 	if live { // else it may take longer than the window to fail as often
 		r.ends = slices.DeleteFunc(r.ends, func(end time.Time) bool { return now.Sub(end) >= restartWindow })
 	}
 	r.ends = append(r.ends, now)
-	wait = restartWaitMin
-	for n := restartsAtOnce; n < len(r.ends) && wait < restartWaitMax; n++ {
+	wait = r.soonest
+	for n := r.atOnce; n < len(r.ends) && wait < restartWaitMax; n++ {
 		wait *= 2
 	}
-	return min(wait, restartWaitMax), len(r.ends) <= r.limit
+	return min(wait, restartWaitMax), len(r.ends)
 }
 
 // once starts a server, behind a guard, and returns when both have ended. It
