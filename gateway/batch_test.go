@@ -144,7 +144,7 @@ func TestBatchFailsAsAWhole(t *testing.T) {
 	if n := testutil.ToFloat64(r.metrics.panics.WithLabelValues("gateway")); n != 1 {
 		t.Errorf("%v panics counted", n)
 	}
-	if n := len(r.admission.inFlight) + len(r.admission.slots); n != 0 {
+	if n := r.admission.inFlight() + len(r.admission.slots); n != 0 {
 		t.Errorf("%d places are not given back", n)
 	}
 }
@@ -164,12 +164,12 @@ func TestBatchIsAdmittedTileByTile(t *testing.T) {
 	for waiting.Load() < 3 {
 		time.Sleep(time.Millisecond)
 	}
-	if n := len(r.admission.inFlight); n != 3 {
+	if n := r.admission.inFlight(); n != 3 {
 		t.Errorf("%d in flight, not 3", n)
 	}
 	wantFailure(t, r.post(t, "/api/batch/small", batchOf("embedding", goodTile, goodTile)), http.StatusServiceUnavailable, CodeBusy)
 	wantFailure(t, r.post(t, "/api/batch/small", batchOf("embedding", slices.Repeat([]string{goodTile}, 5)...)), http.StatusBadRequest, "invalid_request", "4")
-	if n := len(r.admission.inFlight); n != 3 {
+	if n := r.admission.inFlight(); n != 3 {
 		t.Errorf("%d in flight after a refusal, not 3", n)
 	}
 	close(leave)
@@ -287,7 +287,7 @@ func TestForward(t *testing.T) {
 	if n := testutil.ToFloat64(r.metrics.tiles.WithLabelValues("small", string(prep.InvalidImage))); n != 1 {
 		t.Errorf("%v tiles counted that failed alone", n)
 	}
-	if n := len(r.admission.inFlight); n != 0 {
+	if n := r.admission.inFlight(); n != 0 {
 		t.Errorf("%d places are not given back", n)
 	}
 }

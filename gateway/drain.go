@@ -36,14 +36,14 @@ const (
 func (g *Gateway) drain(api *listener) {
 	end := time.Now().Add(g.cfg.DrainLimit)
 	g.draining.Store(true)
-	g.log.Info("draining", "in_flight", len(g.admission.inFlight), "limit", g.cfg.DrainLimit.String())
+	g.log.Info("draining", "in_flight", g.admission.inFlight(), "limit", g.cfg.DrainLimit.String())
 	time.Sleep(g.cfg.DrainDelay) // whoever sends requests here learns from /readyz to stop
 	api.stop()
 	<-api.ended
 	if g.connections.wait(end, quietBeforeClose, halfSentLimit) {
 		return
 	}
-	g.log.Warn("drain limit passed, cancelling what is pending", "in_flight", len(g.admission.inFlight))
+	g.log.Warn("drain limit passed, cancelling what is pending", "in_flight", g.admission.inFlight())
 	g.cancelPending()
 	if !g.connections.wait(time.Now().Add(cancelGrace), 0, 0) {
 		g.log.Warn("connections were still busy and are cut", "connections", g.connections.cut())

@@ -92,7 +92,7 @@ func New(ctx context.Context, cfg *Config, log *slog.Logger) (_ *Gateway, err er
 		connections: connections{quiet: map[net.Conn]time.Time{}},
 	}
 	g.bodies = &bodies{limit: cfg.MaxBodyBytes, admission: g.admission}
-	g.metrics = newMetrics(func() float64 { return float64(len(g.admission.inFlight)) })
+	g.metrics = newMetrics(func() float64 { return float64(g.admission.inFlight()) })
 	g.pending, g.cancelPending = context.WithCancel(context.Background())
 	g.stopping, g.stop = context.WithCancel(context.Background())
 	options := tritonclient.Options{

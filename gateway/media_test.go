@@ -243,10 +243,9 @@ func TestFloats(t *testing.T) {
 // repeats too much of it; its answer is its own all the same.
 func TestBodyIsLetGoOf(t *testing.T) {
 	r := run(t, nil)
-	limit := int64(r.cfg.MaxInFlightBytes)
 	entered, leave := make(chan int64), make(chan struct{})
 	r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
-		entered <- limit - r.admission.bytes.Load()
+		entered <- r.admission.bytes.taken.Load()
 		<-leave
 		return tritontest.Zeros(r.config, q), nil
 	})
