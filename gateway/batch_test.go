@@ -87,7 +87,7 @@ func TestBatchTileOfAnotherCall(t *testing.T) {
 		replaced(`"small"`, `"nope"`), replaced(`"small"`, "7"), replaced(`"embedding"`, `"prediction"`), replaced(`"embedding"`, "7"))))
 	for i, want := range []string{alone.raw, alone.raw, alone.raw,
 		`model_name: \"nope\", and the call is for small`, "model_name: must be a string",
-		`mode: \"prediction\", and the call's mode is embedding`, "mode: must be a string",
+		`mode: \"prediction\", and the call is for embedding`, "mode: must be a string",
 	} {
 		if got := string(all[i]); got != want && (want == alone.raw || !strings.Contains(got, want) || !strings.Contains(got, `"status":400,"code":"invalid_request"`) || !strings.Contains(got, "patch_idx 7")) {
 			t.Errorf("tile %d: %s, want %s", i, got, want)

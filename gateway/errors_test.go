@@ -2,9 +2,11 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"strings"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"histogate/prep"
 	"histogate/tritonclient/kserve"
 	"histogate/tritonclient/tritontest"
 )
@@ -133,6 +136,9 @@ func TestPanicIsInternal(t *testing.T) {
 	if n := testutil.ToFloat64(r.metrics.panics.WithLabelValues("gateway")); n != 1 {
 		t.Errorf("%v panics counted", n)
 	}
+	if n := testutil.ToFloat64(r.metrics.requests.WithLabelValues("/api/embed/:model", "", "500", string(CodeInternal))); n != 1 {
+		t.Errorf("%v counted of the route", n)
+	}
 	if a := r.post(t, "/invocations", goodTile); a.status != http.StatusOK {
 		t.Errorf("after a panic: %d", a.status)
 	}
@@ -235,4 +241,26 @@ func declaredCodes(t *testing.T) (all []Code) {
 		t.Fatalf("only %d codes found", len(all))
 	}
 	return all
+}
+
+// What is the service's own is a warning in the log, whether or not it is of use to
+// send it again; a caller's mistake is none.
+func TestLevelOfAFailure(t *testing.T) {
+	served := &model{spec: &prep.Spec{Name: "small"}}
+	for _, test := range []struct {
+		err   error
+		route string
+		level slog.Level
+	}{
+		{served.unavailable(&trouble{"a test", true}), "/invocations", slog.LevelWarn},
+		{served.unavailable(&trouble{"a test", false}), "/invocations", slog.LevelWarn},
+		{served.unavailable(&trouble{"a test", true}), "/ping", slog.LevelDebug},
+		{errors.New("a test"), "/invocations", slog.LevelError},
+		{&prep.Error{Code: prep.InvalidRequest}, "/invocations", slog.LevelInfo},
+		{errCallerGone, "/invocations", slog.LevelDebug},
+	} {
+		if level := classify(test.err).level(&trace{route: test.route}); level != test.level {
+			t.Errorf("%v on %s: %s, want %s", test.err, test.route, level, test.level)
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"strconv"
 	"time"
 
@@ -241,7 +242,7 @@ func (a answer) level(t *trace) slog.Level {
 		return slog.LevelDebug
 	case a.code == CodeInternal:
 		return slog.LevelError
-	case a.retryAfter > 0:
+	case a.status >= http.StatusInternalServerError:
 		return slog.LevelWarn
 	default:
 		return slog.LevelInfo
