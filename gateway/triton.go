@@ -44,9 +44,10 @@ type child struct {
 	control *tritonclient.Client // whose dialer is dial
 
 	mu      sync.Mutex
-	address string // of the live server, empty while there is none
-	pid     int    // of the latest server
-	killed  string // why, if it was
+	address string        // of the live server, empty while there is none
+	pid     int           // of the latest server
+	killed  string        // why, if it was
+	dying   chan struct{} // closed when the latest server is killed
 }
 
 // dial connects to the server that runs now. It is the gRPC client's dialer,
@@ -93,6 +94,7 @@ func (t *child) kill(cause string) bool {
 	}
 	t.log.Error("triton is killed", "cause", cause, "pid", t.pid)
 	t.address, t.killed = "", cause
+	close(t.dying)
 	_ = syscall.Kill(-t.pid, syscall.SIGKILL) // it may have ended just now
 	return true
 }
@@ -236,6 +238,11 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 		exited <- reason
 	}()
 
+	dying := make(chan struct{})
+	t.mu.Lock()
+	t.dying = dying
+	t.mu.Unlock()
+	var despair <-chan time.Time
 	began := time.Now()
 	starting, cancel := context.WithTimeout(ctx, t.cfg.TritonStartTimeout)
 	defer cancel()
@@ -264,13 +271,18 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 				t.kill("it does not answer")
 			}
 			continue
+		case <-dying:
+			dying, despair = nil, time.After(guardDespair)
+			continue
+		case <-despair: // it is left behind, to be started beside
+			err = errors.New("it was killed and is not gone")
 		case reason := <-exited:
 			t.setAddress("")
 			return live, errors.New(reason)
 		case <-ctx.Done():
 			t.log.Info("stopping triton")
 		}
-		_ = lifeline.Close() // the guard stops the server
+		_ = lifeline.Close() // the guard stops the server, or gives it up
 		select {
 		case <-exited:
 		case <-time.After(guardPatience + 2*guardDespair): // the guard itself hangs
