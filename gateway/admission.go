@@ -9,53 +9,63 @@ import (
 // them: a request over the bounds on bytes and on requests in flight is refused at
 // once, one that finds every CPU slot taken waits until its deadline.
 type admission struct {
-	inFlight chan struct{}
+	requests budget
+	bytes    budget // of their bodies
 	slots    chan struct{}
-	limit    int
-	bytes    atomic.Int64 // of request bodies that may still be taken in, out of limit
-
-	overRequests, overBytes atomic.Uint64 // refusals, by the bound that was met
 }
 
-func newAdmission(inFlight, slots, bytes int) *admission {
-	a := &admission{inFlight: make(chan struct{}, inFlight), slots: make(chan struct{}, slots), limit: bytes}
-	a.bytes.Store(int64(bytes))
+func newAdmission(requests, slots, bytes int) *admission {
+	a := &admission{slots: make(chan struct{}, slots)}
+	a.requests.most, a.bytes.most = int64(requests), int64(bytes)
 	return a
 }
 
+// budget is how much of something may be taken at once.
+type budget struct {
+	most    int64
+	taken   atomic.Int64
+	refused atomic.Uint64 // how often
+}
+
+// take takes n, or nothing where there are not so many left: one who asks for too many
+// takes none away from others, not for a moment.
+func (b *budget) take(n int) bool {
+	for {
+		taken := b.taken.Load()
+		if taken+int64(n) > b.most {
+			b.refused.Add(1)
+			return false
+		}
+		if b.taken.CompareAndSwap(taken, taken+int64(n)) {
+			return true
+		}
+	}
+}
+
+func (b *budget) give(n int) { b.taken.Add(-int64(n)) }
+
 // reserve sets room for a body aside, before memory is: its size is the caller's
-// word. What was reserved is given back with release.
+// word. Its holder gives back what was reserved.
 func (a *admission) reserve(bytes int) error {
-	if a.bytes.Add(-int64(bytes)) < 0 {
-		a.release(bytes)
-		a.overBytes.Add(1)
+	if !a.bytes.take(bytes) {
 		return refuse(CodeBusy, "the service holds as many bytes of requests as it can; send the request again later")
 	}
 	return nil
 }
 
-func (a *admission) release(bytes int) { a.bytes.Add(int64(bytes)) }
-
 // enter counts n requests in, or refuses them all. Those that were let in are
 // counted out by leave when their answer is written.
 func (a *admission) enter(n int) error {
-	for entered := range n {
-		select {
-		case a.inFlight <- struct{}{}:
-		default:
-			a.leave(entered)
-			a.overRequests.Add(1)
-			return refuse(CodeBusy, "")
-		}
+	if !a.requests.take(n) {
+		return refuse(CodeBusy, "")
 	}
 	return nil
 }
 
-func (a *admission) leave(n int) {
-	for range n {
-		<-a.inFlight
-	}
-}
+func (a *admission) leave(n int) { a.requests.give(n) }
+
+// inFlight is how many requests are counted in.
+func (a *admission) inFlight() int { return int(a.requests.taken.Load()) }
 
 // slot waits for one of the CPU slots. Its error is the context's.
 func (a *admission) slot(ctx context.Context) (release func(), err error) {

@@ -140,7 +140,9 @@ func (g *Gateway) runTiles(ctx context.Context, t *trace, m *model, mode prep.Mo
 				o := &outcomes[i]
 				o.job, err = g.prepare(ctx, traces[i],
 					func() (*prep.Request, error) { return tile, nil },
-					func(r *prep.Request) (*model, prep.Mode, error) { return m, mode, g.checkChoice(r, m, mode) })
+					func(r *prep.Request) (*model, prep.Mode, error) {
+						return m, mode, g.checkAgreed(r, m, mode, "%q, and the call is for %s; leave it out, or send the tile in a call of its own")
+					})
 				if _, own := errors.AsType[*prep.Error](err); own {
 					o.err = err
 					g.tileFailed(t, i, err)
@@ -156,22 +158,6 @@ func (g *Gateway) runTiles(ctx context.Context, t *trace, m *model, mode prep.Mo
 	err := group.Wait()
 	t.merge(traces)
 	return outcomes, err
-}
-
-// checkChoice refuses a tile that asks for another model or mode than its call.
-func (g *Gateway) checkChoice(r *prep.Request, m *model, mode prep.Mode) error {
-	name, err := r.ModelName()
-	if err != nil {
-		return err
-	}
-	if name != "" && g.models.byName[name] != m {
-		return &prep.Error{Code: prep.InvalidRequest, Field: "model_name", Detail: fmt.Sprintf("%q, and the call is for %s; leave it out, or send the tile in a call of its own", clip(name), m.spec.Name)}
-	}
-	own, err := r.Mode()
-	if err == nil && own != "" && prep.Mode(own) != mode {
-		err = &prep.Error{Code: prep.InvalidRequest, Field: "mode", Detail: fmt.Sprintf("%q, and the call's mode is %s; leave it out, or send the tile in a call of its own", clip(own), mode)}
-	}
-	return err
 }
 
 // tileFailed logs and counts what one tile of a call failed with. The call itself may succeed.
@@ -229,7 +215,8 @@ type Result struct {
 // lacks the mode, there are more tiles than MAX_BATCH_REQUESTS or more than can be
 // admitted now, the context or REQUEST_TIMEOUT ended, or the model failed on a batch.
 //
-// It may be called while [Gateway.Serve] runs, which keeps the models in service.
+// It may be called while [Gateway.Serve] runs, which keeps the models in service and
+// does not end before its calls, but for DRAIN_LIMIT.
 func (g *Gateway) Forward(ctx context.Context, model string, mode prep.Mode, requests []*prep.Request) ([]Result, error) {
 	t := newTrace(requestID(""))
 	t.route = "Forward"

@@ -87,7 +87,7 @@ func TestBatchTileOfAnotherCall(t *testing.T) {
 		replaced(`"small"`, `"nope"`), replaced(`"small"`, "7"), replaced(`"embedding"`, `"prediction"`), replaced(`"embedding"`, "7"))))
 	for i, want := range []string{alone.raw, alone.raw, alone.raw,
 		`model_name: \"nope\", and the call is for small`, "model_name: must be a string",
-		`mode: \"prediction\", and the call's mode is embedding`, "mode: must be a string",
+		`mode: \"prediction\", and the call is for embedding`, "mode: must be a string",
 	} {
 		if got := string(all[i]); got != want && (want == alone.raw || !strings.Contains(got, want) || !strings.Contains(got, `"status":400,"code":"invalid_request"`) || !strings.Contains(got, "patch_idx 7")) {
 			t.Errorf("tile %d: %s, want %s", i, got, want)
@@ -130,7 +130,7 @@ func TestBatchFailsAsAWhole(t *testing.T) {
 		if strings.HasSuffix(q.Id, "-1") {
 			return nil, status.Error(codes.Internal, inside)
 		}
-		return tritontest.Zeros(r.models.list[0].config, q), nil
+		return tritontest.Zeros(r.config, q), nil
 	})
 	wantFailure(t, r.post(t, "/api/batch/small", batchOf("embedding", goodTile, goodTile, "{}")), http.StatusServiceUnavailable, CodeForwardFailed)
 	r.await(t, http.StatusOK)
@@ -144,7 +144,7 @@ func TestBatchFailsAsAWhole(t *testing.T) {
 	if n := testutil.ToFloat64(r.metrics.panics.WithLabelValues("gateway")); n != 1 {
 		t.Errorf("%v panics counted", n)
 	}
-	if n := len(r.admission.inFlight) + len(r.admission.slots); n != 0 {
+	if n := r.admission.inFlight() + len(r.admission.slots); n != 0 {
 		t.Errorf("%d places are not given back", n)
 	}
 }
@@ -157,19 +157,19 @@ func TestBatchIsAdmittedTileByTile(t *testing.T) {
 	r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
 		waiting.Add(1)
 		<-leave
-		return tritontest.Zeros(r.models.list[0].config, q), nil
+		return tritontest.Zeros(r.config, q), nil
 	})
 	first := make(chan answered, 1)
 	go func() { first <- r.post(t, "/api/batch/small", batchOf("embedding", goodTile, goodTile, goodTile)) }()
 	for waiting.Load() < 3 {
 		time.Sleep(time.Millisecond)
 	}
-	if n := len(r.admission.inFlight); n != 3 {
+	if n := r.admission.inFlight(); n != 3 {
 		t.Errorf("%d in flight, not 3", n)
 	}
 	wantFailure(t, r.post(t, "/api/batch/small", batchOf("embedding", goodTile, goodTile)), http.StatusServiceUnavailable, CodeBusy)
 	wantFailure(t, r.post(t, "/api/batch/small", batchOf("embedding", slices.Repeat([]string{goodTile}, 5)...)), http.StatusBadRequest, "invalid_request", "4")
-	if n := len(r.admission.inFlight); n != 3 {
+	if n := r.admission.inFlight(); n != 3 {
 		t.Errorf("%d in flight after a refusal, not 3", n)
 	}
 	close(leave)
@@ -189,7 +189,7 @@ func TestBatchAnswerIsBounded(t *testing.T) {
 	var ran atomic.Int64
 	r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
 		ran.Add(1)
-		return tritontest.Zeros(r.models.list[0].config, q), nil
+		return tritontest.Zeros(r.config, q), nil
 	})
 	wantFailure(t, r.post(t, "/api/batch/small", batchOf("embedding", goodTile, goodTile, goodTile)), http.StatusBadRequest, "invalid_request", "requests", "150000", "no more than the first 2")
 	long := replaced(`"S1"`, `"`+strings.Repeat("S", 12_000)+`"`)
@@ -287,7 +287,7 @@ func TestForward(t *testing.T) {
 	if n := testutil.ToFloat64(r.metrics.tiles.WithLabelValues("small", string(prep.InvalidImage))); n != 1 {
 		t.Errorf("%v tiles counted that failed alone", n)
 	}
-	if n := len(r.admission.inFlight); n != 0 {
+	if n := r.admission.inFlight(); n != 0 {
 		t.Errorf("%d places are not given back", n)
 	}
 }

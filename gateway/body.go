@@ -6,8 +6,9 @@ import (
 	"net"
 
 	"github.com/gofiber/fiber/v2"
-	"github.com/valyala/bytebufferpool"
 	"github.com/valyala/fasthttp"
+
+	"histogate/tritonclient"
 )
 
 // bodies reads request bodies into pooled memory.
@@ -20,25 +21,26 @@ import (
 type bodies struct {
 	limit     int
 	admission *admission
-	pool      bytebufferpool.Pool
+	pool      tritonclient.Buffers // a small body never holds the memory of a large one
 }
 
 // body is a request's body in memory of the pool. It is the holder's until it is
 // released; nothing that aliases it may be kept longer.
 type body struct {
-	*bytebufferpool.ByteBuffer
+	B        []byte
+	memory   *[]byte // of B, from the pool; nil where there is none
 	owner    *bodies
 	reserved int
 }
 
 // release gives the memory back. It may be called again.
 func (b *body) release() {
-	if b.ByteBuffer == nil {
+	if b.memory == nil {
 		return
 	}
-	b.owner.pool.Put(b.ByteBuffer)
-	b.owner.admission.release(b.reserved)
-	b.ByteBuffer = nil
+	b.owner.pool.Put(b.memory)
+	b.owner.admission.bytes.give(b.reserved)
+	*b = body{owner: b.owner}
 }
 
 // read reads the whole body of the request.
@@ -47,7 +49,7 @@ func (b *bodies) read(c *fiber.Ctx) (*body, error) {
 	if length > b.limit {
 		return nil, b.tooLarge()
 	}
-	read := &body{ByteBuffer: b.pool.Get(), owner: b}
+	read := &body{owner: b}
 	if err := read.fill(length, c.Context().RequestBodyStream()); err != nil {
 		read.release()
 		return nil, err
@@ -107,13 +109,18 @@ const firstChunked = 64 << 10
 
 // grow makes room for a body of the given size, if there is any.
 func (b *body) grow(size int) error {
+	if size == 0 {
+		return nil
+	}
 	if err := b.owner.admission.reserve(size - b.reserved); err != nil {
 		return err
 	}
-	b.reserved = size
-	if cap(b.B) < size {
-		b.B = append(make([]byte, 0, size), b.B...)
+	memory := b.owner.pool.Get(size)
+	b.B = (*memory)[:copy(*memory, b.B)]
+	if b.memory != nil {
+		b.owner.pool.Put(b.memory)
 	}
+	b.memory, b.reserved = memory, size
 	return nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"histogate/gateway/checkpoint/checkpointtest"
+	"histogate/tritonclient"
 )
 
 const pt2Testdata = "../tests/pt2/testdata"
@@ -250,9 +251,12 @@ func TestBatchesOfARepository(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := g.models.byName["tiny"]
-	if b := m.spec.Batching; b.MaxBatchSize != 9 || b.MaxQueueDelayMS != 0.25 || m.config.MaxBatchSize != 9 {
-		t.Errorf("the spec's batching is %+v, Triton's %v", b, m.config)
+	config, err := tritonclient.ReadModelConfig(filepath.Join(g.cfg.ModelRepository, "small", "config.pbtxt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b := g.models.byName["tiny"].spec.Batching; b.MaxBatchSize != 9 || b.MaxQueueDelayMS != 0.25 || config.MaxBatchSize != 9 {
+		t.Errorf("the spec's batching is %+v, Triton's %v", b, config)
 	}
 	cfg.TritonServer = ""
 	if _, err := New(t.Context(), cfg, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "need TRITON_SERVER") {

@@ -31,9 +31,9 @@
 // (checkpoints.go), and each model is read, with its spec (model.go). Check goes the same
 // ways and tells what it finds, without serving (check.go).
 //
-// Beside the requests, health knows of every model whether it answers (health.go)
-// and brings it back when it does not (heal.go, hang.go), readiness makes of that
-// what /ping says (ready.go), contract.go holds a model's spec against what Triton
+// Beside the requests, health knows of every model whether it answers (health.go,
+// watch.go, hang.go) and brings it back when it does not (heal.go), readiness makes of
+// that what /ping says (ready.go), contract.go holds a model's spec against what Triton
 // has, diagnostics.go tells an operator of all of it (with journal.go and
 // percentiles.go), child runs a Triton as a child process where that is configured (triton.go,
 // guard.go), sagemaker.go has what that platform asks beyond this, access.go and

@@ -22,7 +22,7 @@ const (
 	quietBeforeClose = time.Second           // of a connection, once draining
 	acceptBacklog    = 20 * time.Millisecond // without a connection, until no more are expected
 	acceptLimit      = time.Second           // for those who never stop connecting
-	acceptPause      = 10 * time.Millisecond
+	acceptPause      = 100 * time.Millisecond
 	halfSentLimit    = 3 * time.Second // of a request that stops half-way, while draining
 	drainPoll        = 20 * time.Millisecond
 	cancelGrace      = 2 * time.Second // from cancelling what is pending until it is given up
@@ -36,18 +36,32 @@ const (
 func (g *Gateway) drain(api *listener) {
 	end := time.Now().Add(g.cfg.DrainLimit)
 	g.draining.Store(true)
-	g.log.Info("draining", "in_flight", len(g.admission.inFlight), "limit", g.cfg.DrainLimit.String())
+	g.log.Info("draining", "in_flight", g.admission.inFlight(), "limit", g.cfg.DrainLimit.String())
 	time.Sleep(g.cfg.DrainDelay) // whoever sends requests here learns from /readyz to stop
 	api.stop()
 	<-api.ended
-	if g.connections.wait(end, quietBeforeClose, halfSentLimit) {
+	if g.connections.wait(end, quietBeforeClose, halfSentLimit) && g.admission.wait(end) {
 		return
 	}
-	g.log.Warn("drain limit passed, cancelling what is pending", "in_flight", len(g.admission.inFlight))
+	g.log.Warn("drain limit passed, cancelling what is pending", "in_flight", g.admission.inFlight())
 	g.cancelPending()
-	if !g.connections.wait(time.Now().Add(cancelGrace), 0, 0) {
+	end = time.Now().Add(cancelGrace)
+	if !g.connections.wait(end, 0, 0) {
 		g.log.Warn("connections were still busy and are cut", "connections", g.connections.cut())
 	}
+	g.admission.wait(end)
+}
+
+// wait waits until no request is counted in, calls of [Gateway.Forward] included, and
+// reports whether that came to pass before the end.
+func (a *admission) wait(end time.Time) bool {
+	for a.inFlight() > 0 {
+		if time.Now().After(end) {
+			return false
+		}
+		time.Sleep(drainPoll)
+	}
+	return true
 }
 
 // listener takes the API's connections. It can stop without losing those that
@@ -65,10 +79,10 @@ func newListener(l *net.TCPListener, log *slog.Logger) *listener {
 }
 
 // Accept returns a [*conn], or [io.EOF] once the listener was stopped and nothing
-// more is waiting. A shortage, of file descriptors above all, is waited out: to
-// the server any other error would be the end.
+// more is waiting. A shortage, of file descriptors above all, is waited out, and
+// logged once: to the server any other error would be the end.
 func (l *listener) Accept() (net.Conn, error) {
-	for {
+	for short := false; ; {
 		if until := l.until.Load(); until != nil {
 			if !time.Now().Before(*until) || !l.waiting() || l.SetDeadline(*until) != nil {
 				return nil, l.end()
@@ -85,7 +99,10 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, l.end()
 		case errors.Is(err, os.ErrDeadlineExceeded): // stopped meanwhile
 		default:
-			l.log.Error("a connection could not be taken", "error", err)
+			if !short {
+				l.log.Error("no connection can be taken at the moment", "error", err)
+			}
+			short = true
 			time.Sleep(acceptPause)
 		}
 	}
@@ -131,6 +148,8 @@ type conn struct {
 	mute atomic.Bool
 	// clear is set where the client speaks plain HTTP and TLS is spoken here.
 	clear atomic.Bool
+	// closing tells that a drain has closed it.
+	closing atomic.Bool
 	// linger has Close wait, within bounds, for what the client still sends.
 	// Closing a connection with unread data in it resets it, and a reset can
 	// overtake the answer that was just written. [Gateway.fail] sets it where a
@@ -204,7 +223,9 @@ func presence(c *fiber.Ctx) func() bool {
 
 // present is false when the client has closed the connection or reset it, whether or
 // not there is something left to read before that: the farewell of TLS, or a request
-// that nobody will read the answer to.
+// that nobody will read the answer to. One that has closed only its own direction is
+// taken for gone, though it could still read: nothing tells it from one that has closed
+// both, as all clients of HTTP do.
 func (c *conn) present() bool { return c.poll(unix.POLLRDHUP) == 0 }
 
 // unread tells whether something has arrived that nobody has read yet.
@@ -261,7 +282,7 @@ func (s *connections) wait(end time.Time, quiet, halfSent time.Duration) bool {
 				if time.Since(began) >= halfSent {
 					c.giveUpReading(halfSent)
 				}
-			case time.Since(began) >= quiet && time.Since(since) >= quiet && !c.unread():
+			case time.Since(began) >= quiet && time.Since(since) >= quiet && !c.unread() && c.closing.CompareAndSwap(false, true):
 				// Its goroutine notices and reports it closed. The farewell of TLS
 				// may wait for a client that does not read.
 				go func() { _ = c.Close() }()

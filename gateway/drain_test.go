@@ -15,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"histogate/prep"
 	"histogate/tritonclient/kserve"
 	"histogate/tritonclient/tritontest"
 )
@@ -162,7 +165,7 @@ func TestCallerWhoWentIsDropped(t *testing.T) {
 	var inferences atomic.Int64
 	r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
 		inferences.Add(1)
-		return tritontest.Zeros(r.models.list[0].config, q), nil
+		return tritontest.Zeros(r.config, q), nil
 	})
 	w := r.models.list[0].window
 	w.open(false)
@@ -239,7 +242,7 @@ func TestShutdown(t *testing.T) {
 	r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
 		close(entered)
 		<-release
-		return tritontest.Zeros(r.models.list[0].config, q), nil
+		return tritontest.Zeros(r.config, q), nil
 	})
 	conn, answers := r.dial(t)
 	var calls sync.WaitGroup
@@ -280,4 +283,102 @@ func TestShutdownBeforeServe(t *testing.T) {
 	if err := g.Serve(t.Context()); err != nil {
 		t.Errorf("ended with %v", err)
 	}
+}
+
+// A call of Forward that is under way when the gateway is told to end is answered.
+func TestDrainWaitsForForward(t *testing.T) {
+	r := run(t, nil)
+	entered, leave := make(chan struct{}), make(chan struct{})
+	r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
+		close(entered)
+		<-leave
+		return tritontest.Zeros(r.config, q), nil
+	})
+	tile, err := prep.ParseRequest([]byte(goodTile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answered := make(chan error, 1)
+	go func() {
+		_, err := r.Forward(t.Context(), "small", prep.Embedding, []*prep.Request{tile})
+		answered <- err
+	}()
+	<-entered
+	http.DefaultClient.CloseIdleConnections() // nothing else is waited for
+	r.Shutdown()
+	time.Sleep(quietBeforeClose + 500*time.Millisecond)
+	close(leave)
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+}
+
+// A shortage of file descriptors is waited out, and logged once.
+func TestShortageIsLoggedOnce(t *testing.T) {
+	tcp, err := listen("127.0.0.1", 0, "PORT")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := new(lockedBuffer)
+	l := newListener(tcp, slog.New(slog.NewTextHandler(log, nil)))
+	client, err := net.Dial("tcp", tcp.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	var limit, short unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	short = limit
+	short.Cur = 3 // all of them are taken
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &short); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(500*time.Millisecond, func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &limit) }) // as it was
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.Close()
+	if n := strings.Count(log.String(), "no connection can be taken"); n != 1 {
+		t.Errorf("it is logged %d times:\n%s", n, log)
+	}
+}
+
+// A connection that a drain closes and that lingers is closed once.
+func TestDrainClosesOnce(t *testing.T) {
+	client, server := net.Pipe()
+	defer client.Close()
+	tcp, err := listen("127.0.0.1", 0, "PORT")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	dialled, err := net.Dial("tcp", tcp.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dialled.Close()
+	closed := new(slowToClose)
+	closed.Conn = server
+	c := &conn{Conn: closed, tcp: dialled.(*net.TCPConn)}
+	s := connections{quiet: map[net.Conn]time.Time{c: time.Now().Add(-time.Minute)}}
+	if s.wait(time.Now().Add(10*drainPoll), 0, time.Minute) {
+		t.Error("nothing was waited for")
+	}
+	if n := closed.times.Load(); n != 1 {
+		t.Errorf("it was closed %d times", n)
+	}
+}
+
+// slowToClose is a connection of which nobody hears that it is closed.
+type slowToClose struct {
+	net.Conn
+	times atomic.Int64
+}
+
+func (c *slowToClose) Close() error {
+	c.times.Add(1)
+	return c.Conn.Close()
 }

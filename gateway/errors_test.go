@@ -2,9 +2,11 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"strings"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"histogate/prep"
 	"histogate/tritonclient/kserve"
 	"histogate/tritonclient/tritontest"
 )
@@ -138,6 +141,9 @@ func TestPanicIsInternal(t *testing.T) {
 	if n := testutil.ToFloat64(r.metrics.panics.WithLabelValues("gateway")); n != 1 {
 		t.Errorf("%v panics counted", n)
 	}
+	if n := testutil.ToFloat64(r.metrics.requests.WithLabelValues("/api/embed/:model", "", "", "500", string(CodeInternal))); n != 1 {
+		t.Errorf("%v counted of the route", n)
+	}
 	if a := r.post(t, "/invocations", goodTile); a.status != http.StatusOK {
 		t.Errorf("after a panic: %d", a.status)
 	}
@@ -149,7 +155,7 @@ func TestBusyAtTheBound(t *testing.T) {
 	r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
 		close(entered)
 		<-leave
-		return tritontest.Zeros(r.models.list[0].config, q), nil
+		return tritontest.Zeros(r.config, q), nil
 	})
 	first := make(chan answered, 1)
 	go func() { first <- r.post(t, "/invocations", goodTile) }()
@@ -160,7 +166,7 @@ func TestBusyAtTheBound(t *testing.T) {
 		t.Errorf("the request that was let in: %d %s", a.status, a.raw)
 	}
 	r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
-		return tritontest.Zeros(r.models.list[0].config, q), nil
+		return tritontest.Zeros(r.config, q), nil
 	})
 	for range 3 { // each place is given back, after a failure too
 		r.post(t, "/invocations", "{")
@@ -182,8 +188,8 @@ func TestBusyAtTheBoundOnBytes(t *testing.T) {
 			t.Errorf("within the bound: %d %s", a.status, a.raw)
 		}
 	}
-	if left := r.admission.bytes.Load(); left != int64(len(goodTile)) {
-		t.Errorf("%d bytes of %d are given back", left, len(goodTile))
+	if taken := r.admission.bytes.taken.Load(); taken != 0 {
+		t.Errorf("%d bytes are not given back", taken)
 	}
 }
 
@@ -240,4 +246,26 @@ func declaredCodes(t *testing.T) (all []Code) {
 		t.Fatalf("only %d codes found", len(all))
 	}
 	return all
+}
+
+// What is the service's own is a warning in the log, whether or not it is of use to
+// send it again; a caller's mistake is none.
+func TestLevelOfAFailure(t *testing.T) {
+	served := &model{spec: &prep.Spec{Name: "small"}}
+	for _, test := range []struct {
+		err   error
+		route string
+		level slog.Level
+	}{
+		{served.unavailable(&trouble{"a test", true}), "/invocations", slog.LevelWarn},
+		{served.unavailable(&trouble{"a test", false}), "/invocations", slog.LevelWarn},
+		{served.unavailable(&trouble{"a test", true}), "/ping", slog.LevelDebug},
+		{errors.New("a test"), "/invocations", slog.LevelError},
+		{&prep.Error{Code: prep.InvalidRequest}, "/invocations", slog.LevelInfo},
+		{errCallerGone, "/invocations", slog.LevelDebug},
+	} {
+		if level := classify(test.err).level(&trace{route: test.route}, ""); level != test.level {
+			t.Errorf("%v on %s: %s, want %s", test.err, test.route, level, test.level)
+		}
+	}
 }

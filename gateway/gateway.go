@@ -144,10 +144,10 @@ func New(ctx context.Context, cfg *Config, log *slog.Logger) (_ *Gateway, err er
 }
 
 // Serve serves until the context ends or [Gateway.Shutdown] is called. Then it takes
-// no new connection, answers what it has accepted, cancels what is left when
-// DRAIN_LIMIT has passed, and stops Triton last. It returns nil after such an end, and an error when it
-// could not start: a port is taken, Triton does not run, or a model's contract
-// is not the one that Triton has.
+// no new connection, answers what it has accepted and the calls of [Gateway.Forward],
+// cancels what is left when DRAIN_LIMIT has passed, and stops Triton last. It returns
+// nil after such an end, and an error when it could not start: a port is taken, Triton
+// does not run or takes no orders, or a model's contract is not the one that Triton has.
 func (g *Gateway) Serve(ctx context.Context) error {
 	defer g.release()
 	api, admin, err := g.cfg.listen()

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"histogate/tritonclient"
+	"histogate/tritonclient/kserve"
 	"histogate/tritonclient/tritontest"
 )
 
@@ -74,6 +75,7 @@ type running struct {
 	*Gateway
 	url    string
 	triton *tritontest.Server
+	config *kserve.ModelConfig // of the model
 	log    *lockedBuffer
 	stop   context.CancelFunc
 	ended  chan error
@@ -103,7 +105,7 @@ func launch(t *testing.T, spec, config string, change func(*Config), before func
 	if change != nil {
 		change(cfg)
 	}
-	r := &running{triton: fake, log: new(lockedBuffer), ended: make(chan error, 1)}
+	r := &running{triton: fake, config: fake.Models["small"].Config, log: new(lockedBuffer), ended: make(chan error, 1)}
 	if r.Gateway, err = New(t.Context(), cfg, slog.New(slog.NewJSONHandler(r.log, nil))); err != nil {
 		t.Fatal(err)
 	}

@@ -30,9 +30,10 @@ var errHung = errors.New("a batch runs for longer than the model's execute_limit
 // pulse tells a model that is busy from one that hangs: while anything is inside
 // Triton something has to come out.
 type pulse struct {
-	mu     sync.Mutex
-	inside int
-	since  time.Time // the latest answer, or the entry of the first that is inside
+	mu      sync.Mutex
+	inside  int
+	since   time.Time // the latest answer, or the entry of the first that is inside
+	answers int       // so far
 }
 
 func (p *pulse) entered() {
@@ -50,7 +51,15 @@ func (p *pulse) left(answered bool) {
 	p.inside--
 	if answered {
 		p.since = time.Now()
+		p.answers++
 	}
+}
+
+// answered is how often Triton has answered.
+func (p *pulse) answered() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.answers
 }
 
 // busy tells whether anything is inside.

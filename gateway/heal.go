@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
-	"histogate/prep"
 	"histogate/tritonclient"
 )
 
@@ -23,8 +23,17 @@ const (
 	// as after an error that sticks to its device, is loaded again.
 	failuresToReload = 3
 
-	// A model of which so many answers in a row are not finite is probed.
+	// A model of which so many answers in a row are not finite is probed. One that
+	// failed so many callers in a row is probed with a full batch, in case it fails on
+	// those alone.
 	failuresToDoubt = 3
+
+	// A model that was loaded again so often within restartWindow is held back.
+	reloadsAtOnce = 20
+
+	// For so long nobody else loads beside a model that is being loaded. A load that
+	// hangs shall not keep the other models from being brought back.
+	loadTurn = 5 * time.Second
 
 	// The most that the batch of a warm-up takes of memory, on the way to Triton and
 	// back. gRPC could carry 2 GiB.
@@ -37,18 +46,20 @@ const (
 const (
 	causeHung        = "it hangs"
 	causeGone        = "its process is gone"
+	causeLost        = "it lost a request"
 	causeFails       = "it fails on every batch"
 	causeEnded       = "it ended"
 	causeSilent      = "it does not answer"
 	causeLoadHangs   = "a model's load does not come back"
 	causeUnloadHangs = "a model's unload does not come back"
+	causeNoControl   = "it does not load models on request"
 	causeStaysIll    = "a model stays ill when it is loaded again"
 )
 
-func reloadCauses() []string { return []string{causeHung, causeGone, causeFails} }
+func reloadCauses() []string { return []string{causeHung, causeLost, causeGone, causeFails} }
 
 func restartCauses() []string {
-	return []string{causeEnded, causeSilent, causeLoadHangs, causeUnloadHangs, causeStaysIll}
+	return []string{causeEnded, causeSilent, causeLoadHangs, causeUnloadHangs, causeNoControl, causeStaysIll}
 }
 
 // What became of an inference of the gateway's own.
@@ -66,12 +77,14 @@ var errGone = errors.New("a backend process has ended")
 type outage struct {
 	failures int // in a row
 	reloads  int
-	restart  bool // of Triton was asked for
+	hold     time.Duration // until the next attempt, after a reload
+	restart  bool          // of Triton was asked for
 }
 
 // run loads the model, watches it, and does so again when it fails, until the
 // context ends. It returns an error only where trying again is of no use: the
-// model was never in service, and its contract is not the one that Triton has.
+// model was never in service, and its contract is not the one that Triton has, or
+// Triton does not load models on request, so that it could never be brought back.
 func (h *health) run(ctx context.Context) error {
 	if h.model.broken != "" {
 		return nil // nothing can be loaded; the others are served
@@ -79,8 +92,14 @@ func (h *health) run(ctx context.Context) error {
 	served, retry, now := false, retryMin, outage{}
 	for ctx.Err() == nil {
 		err := h.bringUp(ctx)
+		if err == nil && !served {
+			err = h.checkControl(ctx)
+		}
 		if contract := (*contractError)(nil); errors.As(err, &contract) && !served {
 			return err
+		}
+		if kindOf(err) == tritonclient.NoModelControl && !served {
+			return fmt.Errorf("%w; start Triton with --model-control-mode=explicit", err)
 		}
 		if err == nil {
 			h.up()
@@ -103,8 +122,9 @@ func (h *health) run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(wait):
+		case <-time.After(max(wait, now.hold)):
 		}
+		now.hold = 0
 	}
 	return nil //nolint:nilerr // to be told to stop is no failure
 }
@@ -138,6 +158,8 @@ func (h *health) mend(ctx context.Context, err error, served bool, o *outage) bo
 	switch kind := kindOf(err); {
 	case errors.Is(err, errHung):
 		cause = causeHung
+	case errors.Is(err, errLost):
+		cause = causeLost
 	case errors.Is(err, errGone), kind == tritonclient.BackendDead:
 		cause = causeGone
 	case errors.Is(err, errLoading): // there is nothing to unload
@@ -163,17 +185,20 @@ func (h *health) mend(ctx context.Context, err error, served bool, o *outage) bo
 // unload has the next attempt load the model afresh. A load alone does nothing
 // for a model that Triton takes to be loaded.
 func (h *health) unload(ctx context.Context, o *outage, cause string) bool {
-	h.log.Warn("loading the model again", "cause", cause)
+	o.hold, _ = h.reloads.next(time.Now(), true)
+	h.log.Warn("loading the model again", "cause", cause, "in", o.hold.String())
 	h.metrics.reloads.WithLabelValues(h.model.spec.Name, cause).Inc()
 	old := h.child.backends(h.model.spec.Name)
 	asking, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
 	err := h.triton.UnloadModel(asking, h.model.spec.Name)
-	// One that hangs would keep its memory, and the requests inside it.
-	killAll(old)
-	h.life.Store(newLife())
+	killAll(old) // one that hangs would keep its memory
+	h.life.Swap(newLife()).giveUp()
 	if err == nil || ctx.Err() != nil || kindOf(err) == tritonclient.Unavailable {
 		return true
+	}
+	if kindOf(err) == tritonclient.NoModelControl {
+		return h.restartTriton(o, causeNoControl, err)
 	}
 	return h.restartTriton(o, causeUnloadHangs, err)
 }
@@ -182,16 +207,15 @@ func (h *health) unload(ctx context.Context, o *outage, cause string) bool {
 // and reports whether it did: once an outage, for others are served meanwhile. One
 // that something else runs is only reported.
 func (h *health) restartTriton(o *outage, cause string, err error) bool {
-	if o.restart {
+	if o.restart || h.child != nil && !h.child.kill(cause) { // else it is being started at the moment
 		return false
 	}
 	o.restart = true
 	h.log.Error("triton has to be started again", "cause", cause, "ours", h.child != nil, "error", err)
-	if h.child != nil {
-		return h.child.kill(cause)
+	if h.child == nil {
+		h.metrics.tritonEnds.WithLabelValues(cause).Inc()
 	}
-	h.metrics.tritonEnds.WithLabelValues(cause).Inc()
-	return false
+	return h.child != nil
 }
 
 // errLoading is the failure of a load.
@@ -212,13 +236,16 @@ func (h *health) bringUp(ctx context.Context) error {
 	h.model.window.resize(places)
 	h.shareMemory(ctx, places)
 	l := h.life.Load()
+	if l.processes == nil { // it was loaded before
+		l.processes = h.child.backends(h.model.spec.Name)
+	}
 	limit, batches := h.model.spec.Batching.ExecuteLimit(), []int{1}
+	if full := h.fullBatch(); full > 1 && (!l.warm || l.failed.Load() >= failuresToDoubt) {
+		batches = append(batches, full)
+	}
 	if !l.warm {
 		// A device takes its time over its first batches: they have as long as a load.
 		limit = h.loadTimeout
-		if full := h.fullBatch(); full > 1 {
-			batches = append(batches, full)
-		}
 	}
 	for _, rows := range batches {
 		// One that refuses for now is busy, and so it works.
@@ -227,13 +254,13 @@ func (h *health) bringUp(ctx context.Context) error {
 		}
 	}
 	l.warm = true
-	h.log.Info("model is ready", "load_ms", milliseconds(loading), "all_ms", milliseconds(time.Since(began)))
+	h.log.Info("model is ready", "load_ms", milliseconds(loading), "all_ms", milliseconds(time.Since(began)), "processes", len(l.processes))
 	return nil
 }
 
 // load has Triton load the model, unless it is loaded, and returns how long that
-// took. One model is loaded at a time: on a machine that is busy a Triton that
-// starts several backends at once was seen to abort.
+// took. The models take turns: on a machine that is busy a Triton that starts several
+// backends at once was seen to abort.
 func (h *health) load(ctx context.Context) (time.Duration, error) {
 	name := h.model.spec.Name
 	asking, cancel := context.WithTimeout(ctx, controlTimeout)
@@ -243,7 +270,9 @@ func (h *health) load(ctx context.Context) (time.Duration, error) {
 	}
 	select {
 	case h.loading <- struct{}{}:
-		defer func() { <-h.loading }()
+		over := sync.OnceFunc(func() { <-h.loading })
+		defer over()
+		defer time.AfterFunc(loadTurn, over).Stop()
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
@@ -277,97 +306,21 @@ func (h *health) checkContract(ctx context.Context) (int, error) {
 	return places(config), nil
 }
 
+// checkControl returns the error of a Triton that does not load models on request.
+func (h *health) checkControl(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
+	defer cancel()
+	// An unload of a model without a name does nothing where unloads are taken. Whatever
+	// else is wrong shows elsewhere.
+	if err := h.triton.UnloadModel(ctx, ""); kindOf(err) == tritonclient.NoModelControl {
+		return err
+	}
+	return nil
+}
+
 // shareMemory has a request's inputs go through shared memory, where that works.
 func (h *health) shareMemory(ctx context.Context, places int) {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
 	h.triton.ShareMemory(ctx, h.model.sharedInputs(places))
-}
-
-// watch returns when the model does not answer a probe, or its process has ended. It
-// probes a model that failed, that gives nothing of use or that was idle, and leaves
-// one alone that answers its callers.
-func (h *health) watch(ctx context.Context) error {
-	l, limit := h.life.Load(), h.model.spec.Batching.ExecuteLimit()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	tick := time.NewTicker(pulseEvery)
-	defer tick.Stop()
-	answer := make(chan error, 1)
-	asking, wanted := false, false
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case err := <-l.suspect:
-			if isAbsent(kindOf(err)) {
-				return err
-			}
-			wanted = true
-		case err := <-answer:
-			switch kind := kindOf(err); {
-			case err != nil && isIll(kind):
-				return err
-			case kind == tritonclient.DeadlineExceeded:
-				wanted = true
-			case !wanted && len(l.suspect) == 0: // else that answer is older than a failure
-				h.up() // it answered, or was too busy to
-			}
-			asking = false
-		case <-tick.C:
-			if l.pulse.silence() > limit {
-				return errHung
-			}
-			if anyEnded(l.processes) {
-				return errGone
-			}
-			wanted = wanted || l.sinceSuccess() >= canaryEvery && (l.useless.Load() > 0 || !l.pulse.busy()) // else what is inside will tell
-		}
-		if wanted && !asking {
-			asking, wanted = true, false
-			go func() { answer <- h.canary(ctx, l, 1, limit) }()
-		}
-	}
-}
-
-// canary runs one inference on rows of zeros, and of the model's constants, for every
-// output of the model. One that is not answered within the limit, with nothing else in
-// its way, hangs.
-func (h *health) canary(ctx context.Context, l *life, rows int, limit time.Duration) error {
-	probe, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	var roles []prep.Role
-	for _, out := range h.model.spec.Outputs {
-		roles = append(roles, out.Role)
-	}
-	answer, err := h.forward(probe, l, canaryID, h.model.writeBlank, rows, roles)
-	if err == nil {
-		answer.Release()
-	}
-	switch {
-	case ctx.Err() != nil: // nobody wants to know any more
-		return ctx.Err()
-	case probe.Err() != nil && !l.pulse.busy():
-		err = errHung
-	}
-	result := canaryOK
-	if err != nil {
-		result = canaryFailed
-	} else {
-		l.succeeded()
-	}
-	h.metrics.canaries.WithLabelValues(h.model.spec.Name, result).Inc()
-	return err
-}
-
-// fullBatch is the rows of the largest batch of a warm-up.
-func (h *health) fullBatch() int {
-	in, out := 0, 0 // bytes of a row
-	for i := range h.model.spec.Inputs {
-		in += h.model.spec.SentBytes(i)
-	}
-	for _, t := range h.model.spec.Outputs {
-		out += prep.Elements(t.Shape) * t.DType.Size()
-	}
-	return max(1, min(h.model.spec.Batching.MaxBatchSize, warmUpBytes/max(in, out)))
 }

@@ -3,8 +3,13 @@ package gateway
 import (
 	"bytes"
 	"context"
+	"io"
+	"log/slog"
 	"math"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"histogate/prep"
+	"histogate/tritonclient"
 	"histogate/tritonclient/kserve"
 	"histogate/tritonclient/tritontest"
 )
@@ -107,9 +113,8 @@ func TestFullBatch(t *testing.T) {
 // is loaded again; one such answer among good ones is its caller's alone.
 func TestNonFiniteAnswersAndReadiness(t *testing.T) {
 	r := run(t, nil)
-	config := r.models.list[0].config
 	r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
-		return notFinite(tritontest.Zeros(config, q), math.NaN()), nil
+		return notFinite(tritontest.Zeros(r.config, q), math.NaN()), nil
 	})
 	for range 2 * failuresToDoubt {
 		wantFailure(t, r.post(t, "/invocations", goodTile), http.StatusServiceUnavailable, CodeForwardFailed)
@@ -118,13 +123,13 @@ func TestNonFiniteAnswersAndReadiness(t *testing.T) {
 		t.Errorf("/ping says %d while a probe is answered well: %s", a.status, a.raw)
 	}
 	r.answerAll(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
-		return tritontest.Zeros(config, q), nil
+		return tritontest.Zeros(r.config, q), nil
 	})
 	if a := r.post(t, "/invocations", goodTile); a.status != http.StatusOK {
 		t.Errorf("after a probe was answered well: %d %s", a.status, a.raw)
 	}
 	r.answerAll(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
-		answer := tritontest.Zeros(config, q)
+		answer := tritontest.Zeros(r.config, q)
 		if r.triton.Unloads("small") == 0 {
 			return notFinite(answer, math.Inf(1)), nil
 		}
@@ -144,12 +149,21 @@ func TestNonFiniteAnswersAndReadiness(t *testing.T) {
 // What somebody else's Triton does not do is reported: in the log, in the metrics and
 // by /ping.
 func TestUnloadFails(t *testing.T) {
+	for cause, failure := range map[string]error{
+		"a model's unload does not come back": status.Error(codes.Internal, inside),
+		"it does not load models on request":  status.Error(codes.Unavailable, "explicit model load / unload is not allowed if polling is enabled"),
+	} {
+		t.Run(cause, func(t *testing.T) { unloadFails(t, cause, failure) })
+	}
+}
+
+func unloadFails(t *testing.T, cause string, failure error) {
 	r := run(t, nil)
 	var dead atomic.Bool
 	dead.Store(true)
 	r.triton.Update(func(s *tritontest.Server) {
 		m := *s.Models["small"]
-		m.UnloadError = status.Error(codes.Internal, inside)
+		m.UnloadError = failure
 		m.Infer = func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
 			if dead.Load() {
 				return nil, status.Error(codes.Internal, "Stub process 'small_0_0' is not healthy.")
@@ -165,7 +179,7 @@ func TestUnloadFails(t *testing.T) {
 		wantFailure(t, a, http.StatusServiceUnavailable, CodeBackendUnavailable, "the inference server has to be started again")
 		time.Sleep(50 * time.Millisecond)
 	}
-	if n := testutil.ToFloat64(r.metrics.tritonEnds.WithLabelValues("a model's unload does not come back")); n < 1 {
+	if n := testutil.ToFloat64(r.metrics.tritonEnds.WithLabelValues(cause)); n < 1 {
 		t.Error("it is not counted")
 	}
 	dead.Store(false)
@@ -207,11 +221,11 @@ func TestRestarts(t *testing.T) {
 		"none allowed":         {0, []end{{0, true, 250 * time.Millisecond, false}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, now := restarts{limit: test.limit}, time.Now()
+			r, now := restarts{atOnce: restartsAtOnce, soonest: restartWaitMin}, time.Now()
 			for i, e := range test.ends {
 				now = now.Add(e.after)
-				if wait, ok := r.next(now, e.live); wait != e.wait || ok != e.ok {
-					t.Errorf("end %d: wait %s, %t; want %s, %t", i, wait, ok, e.wait, e.ok)
+				if wait, ends := r.next(now, e.live); wait != e.wait || ends <= test.limit != e.ok {
+					t.Errorf("end %d: wait %s, the %dth; want %s, %t", i, wait, ends, e.wait, e.ok)
 				}
 			}
 		})
@@ -236,5 +250,105 @@ func TestProbesSendConstants(t *testing.T) {
 	r.await(t, http.StatusOK)
 	if a := r.post(t, "/invocations", goodTile); a.status != http.StatusOK {
 		t.Errorf("%d %s", a.status, a.raw)
+	}
+}
+
+// A Triton that loads no models on request could not be brought back from anything:
+// that is said at the start.
+func TestTritonThatTakesNoOrders(t *testing.T) {
+	r := launch(t, testSpec, testConfig, nil, func(s *tritontest.Server) { s.Fixed = true })
+	select {
+	case err := <-r.ended:
+		if err == nil || !strings.Contains(err.Error(), "start Triton with --model-control-mode=explicit") {
+			t.Errorf("ended with %v", err)
+		}
+		r.ended <- nil // for the clean-up
+	case <-time.After(10 * time.Second):
+		t.Error("it serves")
+	}
+}
+
+// A load that hangs keeps no other model from being loaded.
+func TestLoadThatHangsKeepsNobodyElse(t *testing.T) {
+	spec, err := prep.ParseSpec([]byte(testSpec))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake := fakeTriton(t, repository(t, testSpec, testConfig))
+	began := make(chan struct{}, 1)
+	fake.Models["hangs"] = &tritontest.Model{Load: func(ctx context.Context) error {
+		began <- struct{}{}
+		<-ctx.Done()
+		return ctx.Err()
+	}}
+	client, err := tritonclient.New(fake.Start(t), tritonclient.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	turn := make(chan struct{}, 1)
+	load := func(ctx context.Context, name string) error {
+		named := *spec
+		named.Name = name
+		_, err := newHealth(&model{spec: &named, window: newWindow(1)}, client, nil, turn, time.Minute, newMetrics(nil, newAdmission(1, 1, 1)), slog.New(slog.DiscardHandler)).load(ctx)
+		return err
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), loadTurn+2*time.Second)
+	defer cancel()
+	go func() { _ = load(ctx, "hangs") }() // until the test ends
+	<-began
+	if err := load(ctx, "small"); err != nil {
+		t.Error(err)
+	}
+}
+
+// The processes of a model that was loaded already, by a Triton that is ours, are
+// known too.
+func TestProcessesOfALoadedModel(t *testing.T) {
+	folder := repository(t, testSpec, testConfig)
+	cfg, err := ReadConfig([]string{"-model-repository", folder}, func(string) (string, bool) { return "", false }, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served, err := readModels(cfg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake := fakeTriton(t, folder)
+	fake.Fixed = true
+	client, err := tritonclient.New(fake.Start(t), tritonclient.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	backend := exec.Command("sh", "-c", "read line", filepath.Join(folder, "small", "1"))
+	stdin, err := backend.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := backend.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = stdin.Close()
+		_ = backend.Wait() // its status tells nothing
+	}()
+	h := newHealth(served.list[0], client, &child{cfg: cfg, pid: os.Getpid()}, make(chan struct{}, 1), time.Minute, newMetrics(nil, newAdmission(1, 1, 1)), slog.New(slog.DiscardHandler))
+	h.model.health = h
+	if err := h.bringUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.life.Load().processes; !slices.Equal(got, []int{backend.Process.Pid}) {
+		t.Errorf("processes %v, want %d", got, backend.Process.Pid)
+	}
+}
+
+// A Triton that is being started cannot be killed, which is not the one try to have it
+// started again.
+func TestRestartOfATritonThatIsStarting(t *testing.T) {
+	h := &health{child: &child{}, log: slog.New(slog.DiscardHandler)}
+	var o outage
+	if h.restartTriton(&o, "a test", nil) || o.restart {
+		t.Error("a server that is not live was killed")
 	}
 }

@@ -23,6 +23,7 @@ type health struct {
 	loadTimeout time.Duration
 	metrics     *metrics
 	log         *slog.Logger
+	reloads     restarts // belongs to run
 
 	trouble atomic.Pointer[trouble] // why the model cannot be used; nil when it can
 	life    atomic.Pointer[life]
@@ -30,6 +31,7 @@ type health struct {
 
 func newHealth(m *model, triton *tritonclient.Client, child *child, loading chan struct{}, loadTimeout time.Duration, metrics *metrics, log *slog.Logger) *health {
 	h := &health{model: m, triton: triton, child: child, loading: loading, loadTimeout: loadTimeout, metrics: metrics, log: log.With("model", m.spec.Name)}
+	h.reloads = restarts{atOnce: reloadsAtOnce, soonest: retryMin}
 	h.life.Store(newLife())
 	h.down(trouble{reason: "it is being loaded"})
 	if m.broken != "" {
@@ -52,19 +54,24 @@ type life struct {
 	pulse   pulse
 	began   time.Time
 	success atomic.Int64 // when the latest inference succeeded, as a duration since began
-	useless atomic.Int64 // answers since then that are no use to a caller
+	failed  atomic.Int64 // requests of callers in a row: none was served since, nor a full batch of ours
 	suspect chan error   // holds how an inference failed, for whoever watches
+	// given up ends when nobody waits any more for what is inside.
+	givenUp context.Context
+	giveUp  context.CancelFunc
 	// What follows belongs to the goroutine that watches.
-	warm      bool  // it has answered a batch of one and a full one
-	processes []int // that run the model's backend, where Triton is ours
+	warm      bool      // it has answered a batch of one and a full one
+	full      time.Time // when a full batch was last sent to find out whether it still does
+	processes []int     // that run the model's backend, where Triton is ours
 }
 
-func newLife() *life { return &life{began: time.Now(), suspect: make(chan error, 1)} }
-
-func (l *life) succeeded() {
-	l.success.Store(int64(time.Since(l.began)))
-	l.useless.Store(0)
+func newLife() *life {
+	l := &life{began: time.Now(), suspect: make(chan error, 1)}
+	l.givenUp, l.giveUp = context.WithCancel(context.Background())
+	return l
 }
+
+func (l *life) succeeded() { l.success.Store(int64(time.Since(l.began))) }
 
 // sinceSuccess is how long nothing has succeeded.
 func (l *life) sinceSuccess() time.Duration {
@@ -84,17 +91,29 @@ func (h *health) up() {
 	h.metrics.ready.WithLabelValues(h.model.spec.Name).Set(1)
 }
 
-// infer runs an inference of a caller's and learns from how it ends. What the window
-// lets inside is two batches, so the longest that a request can be there is those and
-// its own; a model can lose a request and go on with others.
+// infer runs an inference of a caller's and learns from how it ends. It ends with the
+// model's life: what hangs inside would else keep the places of those who come after.
 func (h *health) infer(ctx context.Context, id string, write func(i int, dst []byte), roles []prep.Role) (*tritonclient.Answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, 3*h.model.spec.Batching.ExecuteLimit())
+	l, limit := h.life.Load(), h.model.spec.Batching.ExecuteLimit()
+	// What the window lets inside is two batches, so the longest that a request can be
+	// there is those and its own. That holds as Triton fills its batches while it has
+	// enough to fill them with.
+	ctx, cancel := context.WithTimeout(ctx, 3*limit)
 	defer cancel()
-	l := h.life.Load()
+	defer context.AfterFunc(l.givenUp, cancel)()
+	began, before := time.Now(), l.pulse.answered()
 	answer, err := h.forward(ctx, l, id, write, 1, roles)
+	if kindOf(err) == tritonclient.DeadlineExceeded && time.Since(began) > limit && l.pulse.answered()-before > 2*h.model.window.size() {
+		err = fmt.Errorf("%w: %w", errLost, err)
+	}
 	h.observe(l, err)
 	return answer, err
 }
+
+// errLost is a request that others overtook, more of them than Triton can have had
+// before it, and that was not answered in the time that a batch may take: one of the
+// model's instances hangs, or gave no answer. Others go on, so nothing else shows it.
+var errLost = errors.New("a request was lost inside Triton while others were answered")
 
 // errNotFinite is an answer that holds something that is no number. It can be the
 // doing of one row of a batch.
@@ -136,11 +155,12 @@ func (h *health) observe(l *life, err error) {
 	switch {
 	case err == nil:
 		l.succeeded()
+		l.failed.Store(0)
 		return
-	case errors.Is(err, errNotFinite) && l.useless.Add(1) < failuresToDoubt:
+	case l != h.life.Load(), !isIll(kind) && !errors.Is(err, errLost):
+		return
+	case l.failed.Add(1)%failuresToDoubt != 0 && errors.Is(err, errNotFinite):
 		return // it may be that caller's tile
-	case !isIll(kind), l != h.life.Load():
-		return
 	}
 	// Whoever comes next shall wait, rather than fail in the same way, until a
 	// probe has told whether it was that batch alone.
@@ -199,6 +219,8 @@ func explain(err error) trouble {
 		return trouble{"its configuration in Triton contradicts its spec", true}
 	}
 	switch {
+	case failure.Kind == tritonclient.NoModelControl:
+		return trouble{"the inference server does not load models on request", true}
 	case failure.Kind == tritonclient.Unavailable:
 		return trouble{"the inference server is starting or cannot be reached", false}
 	case errors.Is(err, errLoading) && isIll(failure.Kind):

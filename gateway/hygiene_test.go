@@ -28,8 +28,8 @@ func TestHygiene(t *testing.T) {
 	hygiene.Target{
 		Address: strings.TrimPrefix(r.url, "http://"), Model: "small", BodyLimit: limit, Timeout: timeout,
 	}.Run(t)
-	if left := r.admission.bytes.Load(); left != limit {
-		t.Errorf("%d bytes of %d are given back", left, limit)
+	if taken := r.admission.bytes.taken.Load(); taken != 0 {
+		t.Errorf("%d bytes are not given back", taken)
 	}
 	// What never came as far as a route is counted and logged like anything else.
 	for code, status := range map[Code]string{CodeMalformedHTTP: "400", CodeHeaderTooLarge: "431", CodeRequestTimeout: "408"} {
@@ -72,15 +72,14 @@ func until(t *testing.T, what string, done func() bool) {
 // A body in the smallest of chunks takes the room of its bytes, not of its chunks.
 func TestTinyChunksAreBounded(t *testing.T) {
 	r := run(t, nil)
-	room := r.admission.bytes.Load()
 	body := strings.Repeat("1\r\n \r\n", 65_537)
 	conn := r.send(t, "POST /invocations HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"+body)
-	until(t, "128 KiB are set aside", func() bool { return room-r.admission.bytes.Load() == 2*firstChunked })
+	until(t, "128 KiB are set aside", func() bool { return r.admission.bytes.taken.Load() == 2*firstChunked })
 	if _, err := io.WriteString(conn, strings.Repeat("1\r\n \r\n", 10_000)); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(50 * time.Millisecond)
-	if taken := room - r.admission.bytes.Load(); taken != 2*firstChunked {
+	if taken := r.admission.bytes.taken.Load(); taken != 2*firstChunked {
 		t.Errorf("%d bytes are set aside for 75,537", taken)
 	}
 }
@@ -111,8 +110,8 @@ func TestDeclaredBodiesDoNotFillMemory(t *testing.T) {
 	if grown > room+100<<20 {
 		t.Errorf("the heap has grown by %d MiB", grown>>20)
 	}
-	if len(r.admission.inFlight) != 0 {
-		t.Errorf("%d requests whose bodies are not there count as in flight", len(r.admission.inFlight))
+	if r.admission.inFlight() != 0 {
+		t.Errorf("%d requests whose bodies are not there count as in flight", r.admission.inFlight())
 	}
 	if a := r.post(t, "/invocations", goodTile); a.status != http.StatusOK {
 		t.Errorf("a request that is small meanwhile: %d %s", a.status, a.raw)
@@ -120,7 +119,7 @@ func TestDeclaredBodiesDoNotFillMemory(t *testing.T) {
 	for _, conn := range conns {
 		_ = conn.Close()
 	}
-	until(t, "all room is given back", func() bool { return r.admission.bytes.Load() == room })
+	until(t, "all room is given back", func() bool { return r.admission.bytes.taken.Load() == 0 })
 }
 
 // A body that goes on for ever is not read for ever.

@@ -43,7 +43,7 @@ func runPair(t *testing.T, change func(*Config)) *running {
 	r := launch(t, pairSpec, pairConfig, change, nil)
 	r.await(t, http.StatusOK)
 	r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
-		answer := tritontest.Zeros(r.models.list[0].config, q)
+		answer := tritontest.Zeros(r.config, q)
 		for _, raw := range answer.RawOutputContents {
 			for i := 0; i < len(raw); i += 4 {
 				binary.LittleEndian.PutUint32(raw[i:], math.Float32bits(float32(i/4)+0.5))
@@ -228,7 +228,7 @@ func TestFloats(t *testing.T) {
 		t.Errorf("metadata: %d %v", a.status, a.header)
 	}
 	r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
-		answer := tritontest.Zeros(r.models.list[0].config, q)
+		answer := tritontest.Zeros(r.config, q)
 		copy(answer.RawOutputContents[0], []byte{0, 0, 0xc0, 0x7f}) // not a number
 		return answer, nil
 	})
@@ -243,12 +243,11 @@ func TestFloats(t *testing.T) {
 // repeats too much of it; its answer is its own all the same.
 func TestBodyIsLetGoOf(t *testing.T) {
 	r := run(t, nil)
-	limit := int64(r.cfg.MaxInFlightBytes)
 	entered, leave := make(chan int64), make(chan struct{})
 	r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
-		entered <- limit - r.admission.bytes.Load()
+		entered <- r.admission.bytes.taken.Load()
 		<-leave
-		return tritontest.Zeros(r.models.list[0].config, q), nil
+		return tritontest.Zeros(r.config, q), nil
 	})
 	for _, name := range []string{"first", strings.Repeat("long", keptBytes)} {
 		tile := strings.Replace(goodTile, `"S1"`, `"`+name+`"`, 1)

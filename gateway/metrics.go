@@ -103,15 +103,15 @@ func newMetrics(models []string, a *admission) *metrics {
 
 // admission exposes how much is taken on, each beside the most that can be.
 func (m *metrics) admission(a *admission) {
-	m.gauge("histogate_requests_in_flight", "Requests admitted and not yet answered, each tile of a call counted.", nil, func() int { return len(a.inFlight) })
-	m.gauge("histogate_requests_in_flight_limit", "MAX_IN_FLIGHT.", nil, func() int { return cap(a.inFlight) })
-	m.gauge("histogate_body_bytes", "Memory that is set aside for the bodies of requests.", nil, func() int { return a.limit - int(a.bytes.Load()) })
-	m.gauge("histogate_body_bytes_limit", "MAX_IN_FLIGHT_BYTES.", nil, func() int { return a.limit })
+	m.gauge("histogate_requests_in_flight", "Requests admitted and not yet answered, each tile of a call counted.", nil, a.inFlight)
+	m.gauge("histogate_requests_in_flight_limit", "MAX_IN_FLIGHT.", nil, func() int { return int(a.requests.most) })
+	m.gauge("histogate_body_bytes", "Memory that is set aside for the bodies of requests.", nil, func() int { return int(a.bytes.taken.Load()) })
+	m.gauge("histogate_body_bytes_limit", "MAX_IN_FLIGHT_BYTES.", nil, func() int { return int(a.bytes.most) })
 	m.gauge("histogate_preprocess_busy", "CPU slots in which a request is decoded.", nil, func() int { return len(a.slots) })
 	m.gauge("histogate_preprocess_workers", "PREPROCESS_WORKERS.", nil, func() int { return cap(a.slots) })
 	const name, help = "histogate_requests_rejected_total", "Requests refused as busy, by the bound that they met."
-	m.counter(name, help, prometheus.Labels{"bound": "requests"}, a.overRequests.Load)
-	m.counter(name, help, prometheus.Labels{"bound": "bytes"}, a.overBytes.Load)
+	m.counter(name, help, prometheus.Labels{"bound": "requests"}, a.requests.refused.Load)
+	m.counter(name, help, prometheus.Labels{"bound": "bytes"}, a.bytes.refused.Load)
 }
 
 // model exposes what a model's window holds, and its cache of bulk RNA.

@@ -47,17 +47,18 @@ func (g *Gateway) modelInference(mode prep.Mode) fiber.Handler {
 		if err := m.spec.CheckMode(mode); err != nil {
 			return err
 		}
-		return g.infer(c, func(r *prep.Request) (*model, prep.Mode, error) { return m, mode, g.checkAgreed(r, m, mode) })
+		return g.infer(c, func(r *prep.Request) (*model, prep.Mode, error) {
+			if !r.IsRaw() { // the fields of a document have always been passed over here
+				return m, mode, nil
+			}
+			return m, mode, g.checkAgreed(r, m, mode, "%q is given, and the path says %s; send one of them")
+		})
 	}
 }
 
-// checkAgreed refuses an image whose query or headers name another model or mode than
-// the path. The fields of a document have always been passed over there.
-func (g *Gateway) checkAgreed(r *prep.Request, m *model, mode prep.Mode) error {
-	if !r.IsRaw() {
-		return nil
-	}
-	const detail = "%q is given, and the path says %s; send one of them"
+// checkAgreed refuses a request that names another model or mode than the two which its
+// path or its call is for. The detail, a format, has what was named and what it should be.
+func (g *Gateway) checkAgreed(r *prep.Request, m *model, mode prep.Mode, detail string) error {
 	name, err := r.ModelName()
 	if err != nil {
 		return err

@@ -132,9 +132,8 @@ func TestOutputsThatAreNone(t *testing.T) {
 			}
 			r := launch(t, kind.Replace(testSpec), testConfig, nil, nil)
 			r.await(t, http.StatusOK)
-			config := r.models.list[0].config
 			r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
-				answer := tritontest.Zeros(config, q)
+				answer := tritontest.Zeros(r.config, q)
 				test.spoil(answer)
 				return answer, nil
 			})

@@ -328,7 +328,7 @@ func TestCallerWhoWentIsSeenBehindUnreadData(t *testing.T) {
 			var inferences atomic.Int64
 			r.answerCallers(func(_ context.Context, q *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error) {
 				inferences.Add(1)
-				return tritontest.Zeros(r.models.list[0].config, q), nil
+				return tritontest.Zeros(r.config, q), nil
 			})
 			w := r.models.list[0].window
 			w.open(false)

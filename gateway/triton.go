@@ -44,9 +44,10 @@ type child struct {
 	control *tritonclient.Client // whose dialer is dial
 
 	mu      sync.Mutex
-	address string // of the live server, empty while there is none
-	pid     int    // of the latest server
-	killed  string // why, if it was
+	address string        // of the live server, empty while there is none
+	pid     int           // of the latest server
+	killed  string        // why, if it was
+	dying   chan struct{} // closed when the latest server is killed
 }
 
 // dial connects to the server that runs now. It is the gRPC client's dialer,
@@ -103,6 +104,7 @@ func (t *child) kill(cause string) bool {
 	}
 	t.log.Error("triton is killed", "cause", cause, "pid", t.pid)
 	t.address, t.killed = "", cause
+	close(t.dying)
 	_ = syscall.Kill(-t.pid, syscall.SIGKILL) // it may have ended just now
 	return true
 }
@@ -133,7 +135,7 @@ func (t *child) ended() string {
 // the gateway has a better chance with another machine.
 func (t *child) run(ctx context.Context) error {
 	everLive := false
-	restarts := restarts{limit: t.cfg.TritonRestartLimit}
+	restarts := restarts{atOnce: restartsAtOnce, soonest: restartWaitMin}
 	for attempt := 1; ; attempt++ {
 		live, err := t.once(ctx)
 		everLive = everLive || live
@@ -145,8 +147,8 @@ func (t *child) run(ctx context.Context) error {
 		}
 		cause := t.ended()
 		t.metrics.tritonEnds.WithLabelValues(cause).Inc()
-		wait, ok := restarts.next(time.Now(), live)
-		if !ok {
+		wait, ends := restarts.next(time.Now(), live)
+		if ends > t.cfg.TritonRestartLimit {
 			return fmt.Errorf("tritonserver ended %d times within %s, more than TRITON_RESTART_LIMIT=%d allows; what it wrote before says why; the last time: %w",
 				t.cfg.TritonRestartLimit+1, restartWindow, t.cfg.TritonRestartLimit, err)
 		}
@@ -166,24 +168,26 @@ const (
 	restartWaitMax = 10 * time.Second
 )
 
-// restarts holds back the starts of a server that ends again and again.
+// restarts holds back the starts of what ends again and again.
 type restarts struct {
-	limit int         // of ends within restartWindow
-	ends  []time.Time // within it
+	atOnce  int           // within restartWindow, that are not held back yet
+	soonest time.Duration // until the next start
+	ends    []time.Time   // within the window
 }
 
-// next is told that a server has ended, and whether it was live before. It returns
-// how long to wait before the next start, and whether there may be one.
-func (r *restarts) next(now time.Time, live bool) (wait time.Duration, ok bool) {
+// next is told that a server or a model has ended, and whether it was live before. It
+// returns how long to wait before the next start, and how many ends there were within
+// the window.
+func (r *restarts) next(now time.Time, live bool) (wait time.Duration, ends int) {
 	if live { // else it may take longer than the window to fail as often
 		r.ends = slices.DeleteFunc(r.ends, func(end time.Time) bool { return now.Sub(end) >= restartWindow })
 	}
 	r.ends = append(r.ends, now)
-	wait = restartWaitMin
-	for n := restartsAtOnce; n < len(r.ends) && wait < restartWaitMax; n++ {
+	wait = r.soonest
+	for n := r.atOnce; n < len(r.ends) && wait < restartWaitMax; n++ {
 		wait *= 2
 	}
-	return min(wait, restartWaitMax), len(r.ends) <= r.limit
+	return min(wait, restartWaitMax), len(r.ends)
 }
 
 // once starts a server, behind a guard, and returns when both have ended. It
@@ -251,6 +255,11 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 		exited <- reason
 	}()
 
+	dying := make(chan struct{})
+	t.mu.Lock()
+	t.dying = dying
+	t.mu.Unlock()
+	var despair <-chan time.Time
 	began := time.Now()
 	starting, cancel := context.WithTimeout(ctx, t.cfg.TritonStartTimeout)
 	defer cancel()
@@ -279,13 +288,18 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 				t.kill(causeSilent)
 			}
 			continue
+		case <-dying:
+			dying, despair = nil, time.After(guardDespair)
+			continue
+		case <-despair: // it is left behind, to be started beside
+			err = errors.New("it was killed and is not gone")
 		case reason := <-exited:
 			t.setAddress("")
 			return live, errors.New(reason)
 		case <-ctx.Done():
 			t.log.Info("stopping triton")
 		}
-		_ = lifeline.Close() // the guard stops the server
+		_ = lifeline.Close() // the guard stops the server, or gives it up
 		select {
 		case <-exited:
 		case <-time.After(guardPatience + 2*guardDespair): // the guard itself hangs

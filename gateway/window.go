@@ -120,6 +120,13 @@ func (w *window) resize(places int) {
 	w.admit()
 }
 
+// size is how many requests may be inside.
+func (w *window) size() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.places
+}
+
 // parked is the number of requests that wait.
 func (w *window) parked() int {
 	w.mu.Lock()

@@ -5,13 +5,14 @@ import (
 	"sync"
 )
 
-// buffers is a pool of the memory that messages are sent from. gRPC counts who still
+// Buffers is a pool of memory, such as messages are sent from. gRPC counts who still
 // reads a buffer, its write queue above all, and puts it back after the last; one
-// whose connection broke may never come back, and is the garbage collector's.
+// whose connection broke may never come back, and is the garbage collector's. The zero
+// value is an empty pool.
 //
-// Sizes are rounded up by an eighth at most. The pool of gRPC itself would round
-// those of a tile's message, 602 KB, up to a megabyte.
-type buffers struct {
+// Sizes are rounded up by an eighth at most, from 16 bytes on. The pool of gRPC itself
+// would round those of a tile's message, 602 KB, up to a megabyte.
+type Buffers struct {
 	classes [8*bits.UintSize + 16]sync.Pool // of *[]byte
 }
 
@@ -23,7 +24,7 @@ func class(size int) (number, most int) {
 }
 
 // Get implements [mem.BufferPool]: memory for a message of at least one byte.
-func (p *buffers) Get(size int) *[]byte {
+func (p *Buffers) Get(size int) *[]byte {
 	number, most := class(size)
 	buffer, ok := p.classes[number].Get().(*[]byte)
 	if !ok {
@@ -35,7 +36,7 @@ func (p *buffers) Get(size int) *[]byte {
 }
 
 // Put implements [mem.BufferPool].
-func (p *buffers) Put(buffer *[]byte) {
+func (p *Buffers) Put(buffer *[]byte) {
 	number, _ := class(cap(*buffer))
 	p.classes[number].Put(buffer)
 }

@@ -46,7 +46,7 @@ type Client struct {
 	conn        *grpc.ClientConn
 	rpc         kserve.GRPCInferenceServiceClient
 	inferOption grpc.CallOption
-	buffers     buffers
+	buffers     Buffers
 	options     Options
 	log         *slog.Logger
 

@@ -36,6 +36,8 @@ const (
 	Rejected
 	// BadOutput: the answer is not what was asked for.
 	BadOutput
+	// NoModelControl: the server does not load or unload models on request.
+	NoModelControl
 )
 
 func (k Kind) String() string {
@@ -60,6 +62,8 @@ func (k Kind) String() string {
 		return "rejected"
 	case BadOutput:
 		return "bad output"
+	case NoModelControl:
+		return "no model control"
 	default:
 		return fmt.Sprintf("kind %d", int(k))
 	}
@@ -128,6 +132,8 @@ func kindOf(ctx context.Context, s *status.Status) Kind {
 			return QueueFull
 		case strings.Contains(s.Message(), "Request timeout expired"):
 			return QueueTimeout
+		case strings.Contains(s.Message(), "explicit model load / unload is not allowed"):
+			return NoModelControl
 		default:
 			return Unavailable
 		}

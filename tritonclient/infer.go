@@ -50,7 +50,7 @@ type Answer struct {
 	Outputs []Tensor // in the order asked for
 
 	memory  *[]byte // of all of them, from the pool
-	buffers *buffers
+	buffers *Buffers
 }
 
 // Release gives the answer's memory back, once, when nobody reads it any more. An

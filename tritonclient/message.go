@@ -58,7 +58,7 @@ func (codec) Name() string { return "proto" }
 // call is one inference on its way through gRPC.
 type call struct {
 	*InferRequest
-	buffers *buffers
+	buffers *Buffers
 	segment *segment // for the inputs; nil where they go in the message
 	slot    int      // of the segment, or noSlot
 

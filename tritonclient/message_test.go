@@ -58,7 +58,7 @@ func TestRequestIsWhatGeneratedCodeReads(t *testing.T) {
 			}
 			copy(dst, data[i])
 		}
-		call := &call{InferRequest: request, buffers: new(buffers), slot: noSlot}
+		call := &call{InferRequest: request, buffers: new(Buffers), slot: noSlot}
 		if r.IntN(2) == 0 {
 			call.segment = segment
 			want.RawInputContents = nil
@@ -152,7 +152,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, message []byte, cut uint16) {
 		want, wantErr := reference(fuzzed, message)
 		at := int(cut) % (len(message) + 1)
-		call := &call{InferRequest: fuzzed, buffers: new(buffers)}
+		call := &call{InferRequest: fuzzed, buffers: new(Buffers)}
 		call.unmarshal(mem.BufferSlice{mem.SliceBuffer(message[:at]), mem.SliceBuffer(message[at:])})
 		if (call.wrong == nil) != (wantErr == nil) {
 			t.Fatalf("%x: %v, by generated code %v", message, call.wrong, wantErr)
@@ -217,7 +217,7 @@ func TestBuffers(t *testing.T) {
 			t.Errorf("class %d is of %d bytes and of %d", number, most, other)
 		}
 		sizes[number] = most
-		pool := new(buffers)
+		pool := new(Buffers)
 		buffer := pool.Get(size)
 		if len(*buffer) != size || cap(*buffer) != most {
 			t.Errorf("a buffer of %d bytes with room for %d, want %d and %d", len(*buffer), cap(*buffer), size, most)

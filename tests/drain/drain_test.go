@@ -346,8 +346,13 @@ func TestSIGTERMWhileModelHangs(t *testing.T) {
 	again := time.NewTicker(500 * time.Millisecond)
 	defer again.Stop()
 	go func() {
-		for range again.C {
-			_ = g.Signal(syscall.SIGTERM) // it may have ended
+		for {
+			select {
+			case <-again.C:
+				_ = g.Signal(syscall.SIGTERM) // it may have ended
+			case <-t.Context().Done():
+				return
+			}
 		}
 	}()
 	together(t, "half of a request", half, func(_ int, c *caller) error { return c.refused(http.StatusRequestTimeout, "request_timeout") })

@@ -24,12 +24,16 @@ type Model struct {
 	Config *kserve.ModelConfig
 	// Infer answers an inference; nil answers zeros of the configured shapes.
 	Infer func(ctx context.Context, r *kserve.ModelInferRequest) (*kserve.ModelInferResponse, error)
-	// LoadError and UnloadError are what a load and an unload fail with.
-	LoadError, UnloadError error
+	// Load is asked how a load ends; nil lets it succeed.
+	Load func(ctx context.Context) error
+	// UnloadError is what an unload fails with.
+	UnloadError error
 }
 
-// Server is a fake Triton in explicit model control mode. Its fields may be set
-// before Start; afterwards only through Update.
+var errFixed = status.Error(codes.Unavailable, "explicit model load / unload is not allowed if polling is enabled")
+
+// Server is a fake Triton, in explicit model control mode unless it is Fixed. Its
+// fields may be set before Start; afterwards only through Update.
 type Server struct {
 	kserve.UnimplementedGRPCInferenceServiceServer
 
@@ -38,6 +42,9 @@ type Server struct {
 	// SharedMemory tells that the server runs beside its clients and can open their
 	// shared memory.
 	SharedMemory bool
+	// Fixed tells that the server has loaded its models at its start and takes no orders
+	// about them: its mode is not the explicit one.
+	Fixed bool
 
 	mu       sync.Mutex
 	loaded   map[string]bool
@@ -56,6 +63,9 @@ func (s *Server) Unloads(model string) int {
 func (s *Server) Start(t testing.TB) string {
 	t.Helper()
 	s.loaded, s.unloaded, s.regions = map[string]bool{}, map[string]int{}, map[string]*os.File{}
+	for name := range s.Models {
+		s.loaded[name] = s.Fixed
+	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -130,16 +140,21 @@ func (s *Server) ModelMetadata(_ context.Context, r *kserve.ModelMetadataRequest
 	return answer, nil
 }
 
-func (s *Server) RepositoryModelLoad(_ context.Context, r *kserve.RepositoryModelLoadRequest) (*kserve.RepositoryModelLoadResponse, error) {
+func (s *Server) RepositoryModelLoad(ctx context.Context, r *kserve.RepositoryModelLoadRequest) (*kserve.RepositoryModelLoadResponse, error) {
 	m, err := s.model(r.ModelName, false)
 	if err != nil {
 		return nil, status.Error(codes.Internal, "failed to load '"+r.ModelName+"', failed to poll from model repository")
 	}
-	if m.LoadError != nil {
-		return nil, m.LoadError
+	if m.Load != nil {
+		if err := m.Load(ctx); err != nil {
+			return nil, err
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.Fixed {
+		return nil, errFixed
+	}
 	s.loaded[r.ModelName] = true
 	return &kserve.RepositoryModelLoadResponse{}, nil
 }
@@ -148,6 +163,9 @@ func (s *Server) RepositoryModelUnload(_ context.Context, r *kserve.RepositoryMo
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unloaded[r.ModelName]++
+	if s.Fixed {
+		return nil, errFixed
+	}
 	if m, ok := s.Models[r.ModelName]; ok && m.UnloadError != nil {
 		return nil, m.UnloadError
 	}
