@@ -67,7 +67,9 @@ func (g *Gateway) batch(c *fiber.Ctx) error {
 			return err
 		}
 		defer release(outcomes)
-		err = writeBatch(c, outcomes)
+		if err = writeBatch(c, outcomes); err == nil {
+			err = g.compressors.masks(c, m.spec, mode)
+		}
 		t.end(stageReply)
 		return err
 	})

@@ -28,18 +28,19 @@ const (
 
 // Gateway serves models over HTTP. Make one with [New].
 type Gateway struct {
-	cfg        *Config
-	built      string // the model repository, where it was made here; empty elsewhere
-	log        *slog.Logger
-	models     *models
-	triton     *tritonclient.Client
-	child      *child // nil where something else runs Triton
-	metrics    *metrics
-	requestLog *requestLog
-	tracing    *tracing // nil where traces go nowhere
-	admission  *admission
-	bodies     *bodies
-	app        *fiber.App
+	cfg         *Config
+	built       string // the model repository, where it was made here; empty elsewhere
+	log         *slog.Logger
+	models      *models
+	triton      *tritonclient.Client
+	child       *child // nil where something else runs Triton
+	metrics     *metrics
+	requestLog  *requestLog
+	tracing     *tracing // nil where traces go nowhere
+	admission   *admission
+	bodies      *bodies
+	compressors compressors
+	app         *fiber.App
 
 	keys        *keys        // nil where no key is asked for
 	certificate *certificate // nil where HTTP is plain

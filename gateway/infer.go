@@ -46,7 +46,9 @@ func (g *Gateway) infer(c *fiber.Ctx, choose choose) error {
 			return err
 		}
 		defer answer.Release()
-		err = writeAnswer(c, as, job, answer.Outputs)
+		if err = writeAnswer(c, as, job, answer.Outputs); err == nil && as == mediaJSON {
+			err = g.compressors.masks(c, job.model.spec, job.mode)
+		}
 		t.end(stageReply)
 		return err
 	})

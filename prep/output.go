@@ -75,7 +75,7 @@ func maskLogits(data []byte) int {
 // AppendJSON appends transformed values as the inside of a JSON array, in the
 // form of [AppendFloats].
 func (o Output) AppendJSON(dst, data []byte) ([]byte, error) {
-	if o.isMask() {
+	if o.IsMask() {
 		return appendMask(dst, data), nil
 	}
 	return AppendFloats(dst, data)
@@ -84,13 +84,14 @@ func (o Output) AppendJSON(dst, data []byte) ([]byte, error) {
 // MostJSON bounds what [Output.AppendJSON] appends, in bytes. For a mask it is
 // what is appended, and a byte.
 func (o Output) MostJSON() int {
-	if o.isMask() {
+	if o.IsMask() {
 		return Elements(o.Shape) * len("0,")
 	}
 	return Elements(o.Shape) * (mostFloat + len(","))
 }
 
-func (o Output) isMask() bool {
+// IsMask tells whether its values are 0 and 1.
+func (o Output) IsMask() bool {
 	n := len(o.Transforms)
 	return n > 0 && o.Transforms[n-1].Name == Mask
 }
