@@ -27,8 +27,8 @@ const (
 
 var errHung = errors.New("a batch runs for longer than the model's execute_limit_ms")
 
-// pulse tells a model that is busy from one that hangs: while anything is inside
-// Triton something has to come out.
+// pulse is the progress of what is inside Triton. It tells a model that is busy from
+// one that hangs: while anything is inside something has to come out.
 type pulse struct {
 	mu      sync.Mutex
 	inside  int

@@ -73,7 +73,7 @@ func canaryResults() []string { return []string{canaryOK, canaryFailed} }
 // errGone is the end of a process that ran a model.
 var errGone = errors.New("a backend process has ended")
 
-// outage is what was tried since a model was last in service.
+// outage is the attempts since a model was last in service.
 type outage struct {
 	failures int // in a row
 	reloads  int
@@ -151,7 +151,7 @@ func (h *health) report(err error, served bool, o *outage) {
 	h.down(now)
 }
 
-// mend does what may bring a model back that failed, beyond asking it again, and
+// mend is the recovery: it does what may bring a model back that failed, beyond asking it again, and
 // reports whether it did anything.
 func (h *health) mend(ctx context.Context, err error, served bool, o *outage) bool {
 	var cause string

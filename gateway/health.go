@@ -48,7 +48,7 @@ type trouble struct {
 	lasting bool
 }
 
-// life is a model's time from one load to the next. What becomes of a request that
+// life is a model's time from one load to the next, its generation. What becomes of a request that
 // was sent in an earlier one tells nothing of this one.
 type life struct {
 	pulse   pulse
@@ -56,7 +56,7 @@ type life struct {
 	success atomic.Int64 // when the latest inference succeeded, as a duration since began
 	failed  atomic.Int64 // requests of callers in a row: none was served since, nor a full batch of ours
 	suspect chan error   // holds how an inference failed, for whoever watches
-	// given up ends when nobody waits any more for what is inside.
+	// givenUp ends when nobody waits any more for what is inside.
 	givenUp context.Context
 	giveUp  context.CancelFunc
 	// What follows belongs to the goroutine that watches.

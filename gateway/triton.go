@@ -307,6 +307,7 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 			_ = cmd.Process.Kill()
 			t.killGroup()
 			<-exited
+			removeSharedMemory(id) // as the guard does
 		}
 		t.setAddress("")
 		return live, err

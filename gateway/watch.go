@@ -66,8 +66,9 @@ func (h *health) watch(ctx context.Context) error {
 		}
 		if wanted && !asking && lost == nil && !(alone && l.pulse.busy()) {
 			if !alone {
-				rows = h.probeRows(l)
+				rows = 1
 			}
+			rows = max(rows, h.probeRows(l))
 			asking, wanted = true, false
 			go func() { answer <- h.canary(ctx, l, rows, limit) }()
 		}

@@ -143,6 +143,7 @@ func TestErrorsAreClassified(t *testing.T) {
 		{codes.Unavailable, "Exceeds maximum queue size", tritonclient.QueueFull},
 		{codes.Unavailable, "Request timeout expired", tritonclient.QueueTimeout},
 		{codes.Unavailable, "Server not ready", tritonclient.Unavailable},
+		{codes.Unavailable, "explicit model load / unload is not allowed if polling is enabled", tritonclient.NoModelControl},
 		{codes.Unavailable, "Server is stopping, scheduler for model has stopped accepting new inference requests", tritonclient.Unavailable},
 		{codes.Canceled, "cancelled", tritonclient.Canceled},
 		{codes.DeadlineExceeded, "too late", tritonclient.DeadlineExceeded},

@@ -103,7 +103,7 @@ func wrap(ctx context.Context, op, model string, err error) error {
 
 func failureOf(ctx context.Context, op, model string, err error) *Error {
 	s := status.Convert(err)
-	return &Error{Op: op, Model: model, Kind: kindOf(ctx, s), Code: s.Code(), Sent: true, Detail: s.Message()}
+	return &Error{Op: op, Model: model, Kind: kindOfStatus(ctx, s), Code: s.Code(), Sent: true, Detail: s.Message()}
 }
 
 // isAnswer tells a failure that the server reported from one that ended the call
@@ -117,7 +117,7 @@ func (e *Error) isAnswer() bool {
 	}
 }
 
-func kindOf(ctx context.Context, s *status.Status) Kind {
+func kindOfStatus(ctx context.Context, s *status.Status) Kind {
 	// Whatever gRPC made of it: a caller that gave up is not Triton's failure.
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):

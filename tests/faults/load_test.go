@@ -30,16 +30,16 @@ func (p *pings) staysOn(t *testing.T) {
 // Triton's own queue is a backstop: when somebody else fills it the gateway's callers
 // are told that the service is busy.
 func queueFull(t *testing.T, r *report) {
-	b := start(t, setup{config: []string{"dynamic_batching {", "dynamic_batching { default_queue_policy { max_queue_size: 8 }"}})
+	b := start(t, setup{change: []string{"dynamic_batching {", "dynamic_batching { default_queue_policy { max_queue_size: 8 }"}})
 	b.ask(t, "pace", "0.2")
 	fill(t, b, 16)
-	p := watchPing(t, b.Stack, 10*time.Millisecond)
+	p := watchPing(t, b.Stack, "/ping", 10*time.Millisecond)
 	l := startLoad(b, 16)
 	time.Sleep(3 * time.Second)
 	l.end()
 	p.staysOn(t)
 	r.add("queue full", l, "never", "")
-	l.hold(t, len(b.want)+l.failed(), deadline)
+	l.sound(t, deadline)
 	if l.codes["busy"] == 0 || l.codes["busy"] != l.failed() {
 		t.Errorf("the failures are %v, not all busy", l.codes)
 	}
@@ -73,15 +73,15 @@ func fill(t *testing.T, b *bench, callers int) {
 
 // Requests that Triton itself gives up, because they waited in its queue for too long.
 func queueTimeout(t *testing.T, r *report) {
-	b := start(t, setup{config: []string{"dynamic_batching {", "dynamic_batching { default_queue_policy { timeout_action: REJECT default_timeout_microseconds: 100000 }"}})
+	b := start(t, setup{change: []string{"dynamic_batching {", "dynamic_batching { default_queue_policy { timeout_action: REJECT default_timeout_microseconds: 100000 }"}})
 	b.ask(t, "pace", "0.4")
-	p := watchPing(t, b.Stack, 10*time.Millisecond)
+	p := watchPing(t, b.Stack, "/ping", 10*time.Millisecond)
 	l := startLoad(b, 16)
 	time.Sleep(3 * time.Second)
 	l.end()
 	p.staysOn(t)
 	r.add("queue timeout", l, "never", "")
-	l.hold(t, l.failed(), deadline)
+	l.sound(t, deadline)
 	if l.codes["queue_timeout"] == 0 || l.codes["queue_timeout"] != l.failed() {
 		t.Errorf("the failures are %v, not all queue_timeout", l.codes)
 	}
@@ -101,7 +101,7 @@ func lateAnswerBy(t *testing.T, r *report, transport string, segments int) {
 	if mapped := b.Segments(); len(mapped) != segments {
 		t.Fatalf("Triton has mapped %v, want %d", mapped, segments)
 	}
-	p := watchPing(t, b.Stack, 10*time.Millisecond)
+	p := watchPing(t, b.Stack, "/ping", 10*time.Millisecond)
 	l := startLoad(b, callers)
 	for range 2 {
 		time.Sleep(500 * time.Millisecond)
@@ -113,7 +113,7 @@ func lateAnswerBy(t *testing.T, r *report, transport string, segments int) {
 	l.end()
 	p.staysOn(t)
 	r.add("late answer, "+transport, l, "never", "")
-	l.hold(t, l.failed(), 2*time.Second)
+	l.sound(t, 2*time.Second)
 	if l.codes["backend_timeout"] == 0 {
 		t.Errorf("nobody's deadline passed inside Triton: %v", l.codes)
 	}
@@ -128,14 +128,14 @@ func lateAnswerBy(t *testing.T, r *report, transport string, segments int) {
 func saturated(t *testing.T, r *report) {
 	b := start(t, usual())
 	b.ask(t, "pace", "1")
-	p := watchPing(t, b.Stack, 50*time.Millisecond)
+	p := watchPing(t, b.Stack, "/ping", 50*time.Millisecond)
 	l := startLoad(b, 256)
 	time.Sleep(6 * time.Second)
 	l.end()
 	p.staysOn(t)
 	t.Logf("/ping was asked %d times and took at most %s", p.asked, round(p.slowest))
 	r.add("saturated", l, "never", "")
-	l.hold(t, 0, deadline)
+	l.hold(t, 0)
 }
 
 // A client that is killed with many requests in flight costs what is inside Triton,
@@ -186,7 +186,7 @@ func callerKilled(t *testing.T, r *report) {
 	}
 	t.Logf("%d requests, %d rows run when their client was killed: %d more, %v dropped", sent, before-idle, cost, gone)
 	r.add("caller killed", l, "never", "")
-	l.hold(t, 0, deadline)
+	l.hold(t, 0)
 	if cost > window+1 || gone == 0 { // a probe may be counted on one side only
 		t.Errorf("a killed client with %d in flight cost %d forwards, more than the %d inside; %v were dropped", sent, cost, window, gone)
 	}

@@ -6,17 +6,12 @@ package faults
 import (
 	"bytes"
 	"context"
-	"encoding/json"
-	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -26,29 +21,41 @@ import (
 )
 
 const (
-	window   = 96               // two full batches of h1: what is inside Triton at most
+	batch    = 48               // of h1
+	window   = 2 * batch        // what is inside Triton at most
 	deadline = 25 * time.Second // of a request, by default
+
+	besideName = "h0-mini"
 )
 
 // bench is a stack that serves h1 on the backend with faults.
 type bench struct {
 	*stack.Stack
+	model  string
 	folder string   // of the model
 	bodies [][]byte // of requests for different tiles
 	want   [][]byte // what each is answered while all is well
 	client http.Client
-	exit   int // code that the gateway shall end with
+	pause  time.Duration // of a caller, between two requests
+	beside *bench        // the same stack's sound model, where it has one
+	exit   int           // code that the gateway shall end with
 }
 
-func newBench(t *testing.T, s *stack.Stack, repository string) *bench {
+func newBench(t *testing.T, s *stack.Stack, folder string) *bench {
 	t.Helper()
-	b := &bench{Stack: s, folder: filepath.Join(repository, "h1")}
-	b.client.Transport = &http.Transport{MaxIdleConnsPerHost: 1024} // callers keep their connections
+	b := benchOf(s, "h1")
+	b.folder = folder
 	t.Cleanup(func() { b.end(t) })
+	return b
+}
+
+func benchOf(s *stack.Stack, model string) *bench {
+	b := &bench{Stack: s, model: model}
+	b.client.Transport = &http.Transport{MaxIdleConnsPerHost: 1024} // callers keep their connections
 	for i, path := range stack.TilePaths() {
 		b.bodies = append(b.bodies, stack.Tile{
 			ImageData: stack.ReadTile(path), SlideName: "slide-" + strconv.Itoa(i), Width: 224, Height: 224,
-			PatchIdx: i, ModelName: "h1", Mode: "embedding",
+			PatchIdx: i, ModelName: model, Mode: "embedding",
 		}.Body())
 	}
 	return b
@@ -56,65 +63,53 @@ func newBench(t *testing.T, s *stack.Stack, repository string) *bench {
 
 // setup is how a bench's model and gateway differ from what is usual.
 type setup struct {
-	spec, config []string // texts of spec.yaml and config.pbtxt, each followed by what replaces it
-	env          []string
+	change []string // texts of spec.yaml and config.pbtxt, each followed by what replaces it
+	env    []string
+	beside bool // it serves a sound model too, which /ping does not ask
 }
 
-// prepare makes a repository with h1 on the backend with faults, and the backends.
-func prepare(t *testing.T, c setup) (repository, backends string) {
+// prepare makes what a stack needs that serves h1 on the backend with faults.
+func prepare(t *testing.T, c setup) (o stack.Options, folder string) {
 	t.Helper()
-	repository, backends = t.TempDir(), t.TempDir()
-	source, folder := filepath.Join(stack.Root(), "model_repository", "h1"), filepath.Join(repository, "h1")
-	if err := os.Mkdir(folder, 0o755); err != nil {
+	o, folder, err := stack.Variant(t.TempDir(), "h1", filepath.Join(stack.Root(), "tests/faults/testdata/faulty"), c.change...)
+	if err != nil {
 		t.Fatal(err)
 	}
-	for name, changes := range map[string][]string{
-		"config.pbtxt": append([]string{`"histogate"`, `"faulty"`}, c.config...),
-		"spec.yaml":    c.spec,
-	} {
-		text, err := os.ReadFile(filepath.Join(source, name))
-		if err != nil {
+	if c.beside {
+		if err := os.Symlink(filepath.Join(stack.Root(), "model_repository", besideName), filepath.Join(o.Repository, besideName)); err != nil {
 			t.Fatal(err)
 		}
-		for i := 0; i < len(changes); i += 2 {
-			if !strings.Contains(string(text), changes[i]) {
-				t.Fatalf("%s does not hold %q", name, changes[i])
-			}
-		}
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(strings.NewReplacer(changes...).Replace(string(text))), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		o.Env = append(o.Env, "MODELS=h1,"+besideName, "PING_MODE=h1")
 	}
-	for from, to := range map[string]string{
-		filepath.Join(source, "1"): filepath.Join(folder, "1"),
-		filepath.Join(stack.Root(), "build", "triton", "backends", "python"): filepath.Join(backends, "python"),
-		filepath.Join(stack.Root(), "deploy/triton/backends/histogate"):      filepath.Join(backends, "histogate"),
-		filepath.Join(stack.Root(), "tests/faults/testdata/faulty"):          filepath.Join(backends, "faulty"),
-	} {
-		if err := os.Symlink(from, to); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return repository, backends
+	o.Env = append(o.Env, c.env...)
+	return o, folder
 }
 
 // start starts a bench and learns what its tiles are answered.
 func start(t *testing.T, c setup) *bench {
 	t.Helper()
-	repository, backends := prepare(t, c)
+	o, folder := prepare(t, c)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	s, err := stack.Start(ctx, stack.Options{Repository: repository, Backends: backends, Env: c.env})
+	s, err := stack.Start(ctx, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := newBench(t, s, repository)
+	b := newBench(t, s, folder)
 	b.learn(t)
+	if c.beside {
+		b.beside = benchOf(s, besideName)
+		b.beside.pause = 20 * time.Millisecond
+		b.beside.learn(t) // its first tile waits until it is loaded
+	}
 	return b
 }
 
 func (b *bench) end(t *testing.T) {
 	b.client.CloseIdleConnections()
+	if b.beside != nil {
+		b.beside.client.CloseIdleConnections()
+	}
 	if code := b.Stop(); code != b.exit {
 		t.Errorf("the gateway ended with exit code %d, not %d", code, b.exit)
 	}
@@ -190,11 +185,11 @@ func connect(t *testing.T, address string) *tritonclient.Client {
 	return client
 }
 
-// logged is the latest line of the log with a message, after a moment; nil if there
-// is none.
+// logged is the latest line of the log with a message, after a moment, that is of the
+// bench's model or of none; nil if there is none.
 func (b *bench) logged(message string, after time.Time) (latest map[string]any) {
 	for _, line := range b.Log() {
-		if line["msg"] == message && logTime(line).After(after) {
+		if line["msg"] == message && logTime(line).After(after) && (line["model"] == nil || line["model"] == b.model) {
 			latest = line
 		}
 	}
@@ -211,31 +206,6 @@ func logTime(line map[string]any) time.Time {
 func took(line map[string]any, key string) time.Duration {
 	ms, _ := line[key].(float64)
 	return time.Duration(ms * float64(time.Millisecond))
-}
-
-// stubs are the process ids of the model's backend processes: children of Triton
-// whose command line names the model.
-func (b *bench) stubs(t *testing.T) (pids []int) {
-	t.Helper()
-	triton := b.TritonPID()
-	entries, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range entries {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue // it has ended
-		}
-		_, rest, _ := strings.Cut(string(text), ") ")
-		fields := strings.Fields(rest)
-		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		command, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
-		if len(fields) > 1 && fields[1] == strconv.Itoa(triton) && strings.Contains(string(command), "/h1/") {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
 }
 
 func kill(t *testing.T, pid int, signal syscall.Signal) time.Time {
@@ -257,112 +227,31 @@ func eventually(t *testing.T, otherwise string, is func() bool) {
 	}
 }
 
+// measured is what a fault took, from its beginning: until /ping told the truth, and
+// until service was back.
+type measured struct {
+	off, back           time.Duration // of the attempt that met the bars, or of the last
+	attempts            int
+	worstOff, worstBack time.Duration
+}
+
 // measure does what a bar of time is held against. Where the bar is missed it does so
-// again, twice at most: others use this machine too.
-func measure(t *testing.T, once func() (late string)) {
+// again, twice at most: others use this machine too. The report has the worst.
+func measure(t *testing.T, once func() (off, back time.Duration, late string)) (m measured) {
 	t.Helper()
-	for attempt := 1; ; attempt++ {
-		late := once()
+	for {
+		var late string
+		m.off, m.back, late = once()
+		m.attempts++
+		m.worstOff, m.worstBack = max(m.worstOff, m.off), max(m.worstBack, m.back)
 		switch {
 		case late == "":
-			return
-		case attempt == 3:
+			return m
+		case m.attempts == 3:
 			t.Error(late)
-			return
+			return m
 		}
 		t.Logf("once more: %s", late)
-	}
-}
-
-// load is callers that send sound tiles, one after another each, until stopped.
-type load struct {
-	b    *bench
-	stop chan struct{}
-	done sync.WaitGroup
-
-	mu       sync.Mutex
-	statuses map[int]int
-	codes    map[string]int
-	lost     int           // no answer at all
-	slowest  time.Duration // answer
-	wrong    int           // a 200 that is not the answer to that very tile
-}
-
-// startLoad keeps a number of requests in flight.
-func startLoad(b *bench, callers int) *load {
-	l := &load{b: b, stop: make(chan struct{}), statuses: map[int]int{}, codes: map[string]int{}}
-	for i := range callers {
-		l.done.Go(func() {
-			for n := i; ; n++ {
-				select {
-				case <-l.stop:
-					return
-				default:
-					l.send(n % len(b.bodies))
-				}
-			}
-		})
-	}
-	return l
-}
-
-func (l *load) send(tile int) {
-	began := time.Now()
-	status, answer, err := l.b.post(context.Background(), l.b.bodies[tile])
-	took := time.Since(began)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.slowest = max(l.slowest, took)
-	if err != nil {
-		l.lost++
-		return
-	}
-	l.statuses[status]++
-	if status != http.StatusOK {
-		var failure struct{ Code string }
-		_ = json.Unmarshal(answer, &failure) // without a code it is one failure too many
-		l.codes[failure.Code]++
-	} else if !bytes.Equal(answer, l.b.want[tile]) {
-		l.wrong++
-	}
-}
-
-// end stops the callers and waits for what they are still owed.
-func (l *load) end() {
-	close(l.stop)
-	l.done.Wait()
-}
-
-func (l *load) failed() int { return l.statuses[http.StatusServiceUnavailable] }
-
-func (l *load) String() string {
-	parts := []string{fmt.Sprintf("%d x 200", l.statuses[http.StatusOK])}
-	for _, code := range slices.Sorted(maps.Keys(l.codes)) {
-		parts = append(parts, fmt.Sprintf("%d x %s", l.codes[code], code))
-	}
-	return strings.Join(parts, ", ") + fmt.Sprintf("; slowest %s", round(l.slowest))
-}
-
-// hold checks what is promised of every fault: no caller is left without an
-// answer, none gets another's, and at most some fail, with a 503 in time.
-func (l *load) hold(t *testing.T, most int, within time.Duration) {
-	t.Helper()
-	if l.lost > 0 || l.wrong > 0 {
-		t.Errorf("%d callers without an answer, %d with a wrong one", l.lost, l.wrong)
-	}
-	if failed := l.failed(); failed > most {
-		t.Errorf("%d requests failed, more than %d", failed, most)
-	}
-	for status, n := range l.statuses {
-		if status != http.StatusOK && status != http.StatusServiceUnavailable {
-			t.Errorf("%d answers of status %d", n, status)
-		}
-	}
-	if l.statuses[http.StatusOK] == 0 {
-		t.Error("nobody was served")
-	}
-	if l.slowest > within+3*time.Second { // for the way there and back
-		t.Errorf("a caller waited for %s", l.slowest)
 	}
 }
 

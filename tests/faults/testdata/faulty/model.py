@@ -73,6 +73,9 @@ class TritonPythonModel(_backend.TritonPythonModel):
             time.sleep(float(pace.read_text()))
         return _take(self._folder / "fault"), first
 
+    def _rows(self, requests):
+        return sum(len(pb_utils.get_input_tensor_by_name(r, self._inputs[0]).as_numpy()) for r in requests)
+
     def execute(self, requests):
         """Answer the requests, or fail as asked."""
         fault, first = self._asked(requests)
@@ -82,7 +85,9 @@ class TritonPythonModel(_backend.TritonPythonModel):
             (self._folder / "server").write_text(str(os.getppid()))
         fault = self._stuck or fault
         server = self._folder / "server"
-        if fault == "raise" or (server.exists() and server.read_text() == str(os.getppid())):
+        if server.exists() and server.read_text() == str(os.getppid()):
+            fault = "raise"
+        if fault == "raise" or (fault == "full" and self._rows(requests) > 1):
             raise RuntimeError("simulated: CUDA error: out of memory")
         if fault == "abort":
             os.abort()
