@@ -53,9 +53,17 @@ type modelState struct {
 	Reloads map[string]float64 `json:"reloads,omitempty"` // by cause
 	Window  windowState        `json:"window"`
 	// Of a model that can be served:
-	LifeSeconds float64 `json:"life_seconds,omitempty"`          // since it was loaded last
-	IdleSeconds float64 `json:"since_success_seconds,omitempty"` // since an inference succeeded last, a probe too
-	Transport   string  `json:"transport,omitempty"`             // of its inputs
+	LifeSeconds float64      `json:"life_seconds,omitempty"`          // since it was loaded last
+	IdleSeconds float64      `json:"since_success_seconds,omitempty"` // since an inference succeeded last, a probe too
+	Transport   string       `json:"transport,omitempty"`             // of its inputs
+	SharedSlots *sharedSlots `json:"shared_slots,omitempty"`
+}
+
+// sharedSlots are how many requests have had room in shared memory at once, and how many
+// can have. What finds none goes in a message.
+type sharedSlots struct {
+	Made int `json:"made"`
+	Most int `json:"most"`
 }
 
 // diagnose answers with what is known of this process at the moment.
@@ -105,8 +113,8 @@ func (m *model) state(reloads map[string]float64) modelState {
 	l := m.health.life.Load()
 	s.LifeSeconds, s.IdleSeconds = time.Since(l.began).Seconds(), l.sinceSuccess().Seconds()
 	s.Transport = "messages"
-	if m.health.triton.SharesMemory(m.spec.Name) {
-		s.Transport = "shared memory"
+	if made, most := m.health.triton.SharedSlots(m.spec.Name); most > 0 {
+		s.Transport, s.SharedSlots = "shared memory", &sharedSlots{made, most}
 	}
 	return s
 }

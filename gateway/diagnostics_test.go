@@ -72,7 +72,7 @@ func TestDiagnostics(t *testing.T) {
 		t.Errorf("settings: %s", text)
 	}
 	m := d.Models[0]
-	if m.Name != "small" || !m.Ready || m.Reason != "" || m.Transport != "shared memory" || m.LifeSeconds <= 0 || m.IdleSeconds > m.LifeSeconds || m.Window != (windowState{true, 8, 0, 0}) {
+	if m.Name != "small" || !m.Ready || m.Reason != "" || m.Transport != "shared memory" || m.SharedSlots == nil || m.SharedSlots.Most != 8 || m.LifeSeconds <= 0 || m.IdleSeconds > m.LifeSeconds || m.Window != (windowState{true, 8, 0, 0}) {
 		t.Errorf("%+v", m)
 	}
 	var stages []string

@@ -116,6 +116,7 @@ func New(ctx context.Context, cfg *Config, log *slog.Logger) (_ *Gateway, err er
 	if g.triton, err = tritonclient.New(cfg.TritonAddress, options); err != nil {
 		return nil, fmt.Errorf("TRITON_ADDRESS: %w", err)
 	}
+	g.metrics.transports(g.triton)
 	if g.child != nil {
 		g.child.control = g.triton
 	}

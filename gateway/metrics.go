@@ -8,6 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"histogate/tritonclient"
+
 	"histogate/prep"
 )
 
@@ -144,6 +146,13 @@ func (m *metrics) build() {
 		}
 	}
 	m.gauge("histogate_build_info", "1, with the gateway's version and revision and the Go that compiled it.", labels, func() int { return 1 })
+}
+
+// transports exposes by which way tensors went to Triton.
+func (m *metrics) transports(c *tritonclient.Client) {
+	const name, help = "histogate_triton_requests_total", "Inferences sent to Triton, probes too, by the way that their inputs went: shared (memory) or messages."
+	m.counter(name, help, prometheus.Labels{"transport": "shared"}, func() uint64 { shared, _ := c.Sent(); return shared })
+	m.counter(name, help, prometheus.Labels{"transport": "messages"}, func() uint64 { _, messages := c.Sent(); return messages })
 }
 
 func (m *metrics) gauge(name, help string, labels prometheus.Labels, value func() int) {

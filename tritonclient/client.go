@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -49,6 +50,8 @@ type Client struct {
 	buffers     Buffers
 	options     Options
 	log         *slog.Logger
+
+	sentShared, sentMessages atomic.Uint64
 
 	mu       sync.RWMutex
 	segments map[string]*segment // by model

@@ -85,6 +85,13 @@ func (c *Client) infer(ctx context.Context, req *InferRequest, s *segment) (_ *A
 	answered := false
 	defer func() { call.release(answered) }()
 	err := c.conn.Invoke(ctx, kserve.GRPCInferenceService_ModelInfer_FullMethodName, call, call, c.inferOption)
+	switch {
+	case !call.sent:
+	case call.slot == noSlot:
+		c.sentMessages.Add(1)
+	default:
+		c.sentShared.Add(1)
+	}
 	if err != nil {
 		failure = failureOf(ctx, op, req.Model, err)
 		failure.Sent = call.sent

@@ -20,6 +20,9 @@ const (
 	segmentPrefix = "histogate-tensors-"
 	// cacheLine is where each tensor in a slot begins.
 	cacheLine = 64
+	// fullFor is how long no slot is given memory after one could not be: others may have
+	// given theirs back by then.
+	fullFor = 5 * time.Second
 )
 
 // segment is a file in shared memory, cut into slots, that the server maps. A slot
@@ -48,7 +51,7 @@ type segment struct {
 	free   []int        // the last is the next to be used
 	early  []endedEarly // the oldest first
 	inUse  int
-	full   bool // no further slot can be given memory
+	full   time.Time // no further slot could be given memory then; zero when one could
 	closed bool
 }
 
@@ -100,13 +103,15 @@ func (s *segment) take() (slot int, ok bool) {
 		slot, s.free = s.free[last], s.free[:last]
 	case len(s.early) > 0 && time.Now().After(s.early[0].until):
 		slot, s.early = s.early[0].slot, s.early[1:]
-	case s.made < s.most && !s.full:
+	case s.made < s.most && time.Since(s.full) >= fullFor:
 		if err := s.allocate(s.made); err != nil {
-			s.full = true
-			s.log.Warn("there is no more shared memory for tensors; what finds none goes in messages", "requests", s.made, "error", err)
+			if s.full.IsZero() { // else it has been said
+				s.log.Warn("there is no more shared memory for tensors; what finds none goes in messages", "requests", s.made, "error", err)
+			}
+			s.full = time.Now()
 			return 0, false
 		}
-		slot = s.made
+		slot, s.full = s.made, time.Time{}
 		s.made++
 	default:
 		return 0, false
@@ -140,6 +145,13 @@ func spare(fs *syscall.Statfs_t) int64 {
 		return math.MaxInt64 // it has no bound
 	}
 	return int64(fs.Bavail)*fs.Bsize - int64(fs.Blocks)*fs.Bsize/2
+}
+
+// slots are how many have memory, and how many there can be.
+func (s *segment) slots() (made, most int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.made, s.most
 }
 
 // give takes a slot back. One whose call ended before it was answered is left alone

@@ -174,7 +174,24 @@ func TestSegmentInAFullFileSystem(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := testSegment(t, folder, 100<<10, 2)
-	if err := syscall.Fallocate(int(s.file.Fd()), 0, 0, int64(s.size)); err != syscall.ENOSPC {
+	takeNone(t, s)
+	if err := os.Remove(filepath.Join(folder, "others")); err != nil {
+		t.Fatal(err)
+	}
+	takeNone(t, s) // it is not tried at each request
+	s.full = s.full.Add(-fullFor)
+	if slot, ok := s.take(); !ok {
+		t.Error("there is room again, and it is not taken")
+	} else {
+		s.give(slot, true)
+	}
+	if made, most := s.slots(); made != 1 || most != 2 {
+		t.Errorf("%d of %d slots", made, most)
+	}
+	if err := os.WriteFile(filepath.Join(folder, "others"), make([]byte, 900<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Fallocate(int(s.file.Fd()), 0, int64(s.size), int64(s.size)); err != syscall.ENOSPC {
 		t.Errorf("got %v, want that there is no space", err)
 	}
 }

@@ -129,9 +129,18 @@ func (c *Client) usable(model string) *segment {
 	return s
 }
 
-// SharesMemory tells whether a model's inputs go through shared memory now, as far as
-// there is room in it.
-func (c *Client) SharesMemory(model string) bool { return c.usable(model) != nil }
+// SharedSlots are how many of a model's requests have had room in shared memory at once,
+// and how many can have; both are 0 where its inputs go in messages.
+func (c *Client) SharedSlots(model string) (made, most int) {
+	if s := c.usable(model); s != nil {
+		return s.slots()
+	}
+	return 0, 0
+}
+
+// Sent are the inferences that were sent so far: with their inputs in shared memory, and
+// in messages.
+func (c *Client) Sent() (shared, messages uint64) { return c.sentShared.Load(), c.sentMessages.Load() }
 
 // isForgotten tells that a server does not know a region: it was started anew, and has
 // looked at nothing else of the request.
