@@ -104,6 +104,8 @@ func (f *figures) summary() (list []figure) {
 	frontend := f.of("peer", judged, 64, func(c cell) float64 { return c.cpu[peerPart] - c.session })
 	add("peer_frontend_cpu_ms_per_tile_64", "ms", nil, frontend)
 	add("frontend_cpu_ratio_64", "x", atLeast(2.5, 4), byRound(ratio, frontend, ours))
+	whole := func(c cell) float64 { return total(c.cpu) }
+	add("stack_cpu_ratio_64", "x", nil, byRound(ratio, f.of("peer", judged, 64, whole), f.of(best, judged, 64, whole)))
 	add("stack_tiles_ratio_64", "x", atLeast(1.4, 2), byRound(ratio, f.of(best, judged, 64, perSecond), f.of("peer", judged, 64, perSecond)))
 	add("stack_tiles_ratio_64_uint8", "x", atLeast(1.7, 2.5), byRound(ratio, f.of("uint8", judged, 64, perSecond), f.of("peer", judged, 64, perSecond)))
 	add("gateway_cpu_ms_per_tile_64_uint8", "ms", nil, f.of("uint8", judged, 64, gatewayCPU))

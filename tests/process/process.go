@@ -33,7 +33,8 @@ func ThreadCPU() time.Duration {
 }
 
 // RSS is the memory of a process, in bytes, that is resident: its own and, of what it
-// has mapped, files and shared memory included, what it has touched.
+// has mapped, files and shared memory included, what it has touched. Of several processes
+// it counts what they share several times.
 func RSS(pid int) (int, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
