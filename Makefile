@@ -67,6 +67,7 @@ bench: BENCH_ROUNDS ?= 5
 bench: build $(BENCH_MODELS) ## stage 1 beside Pillow, then the stack beside one in Python, BENCH_ROUNDS (5) rounds (20 minutes)
 	go build -o build/stage1bench ./tests/stage1bench
 	$(TIED) build/stage1bench
+	$(TIED) go test -count=1 -exec '$(TIED)' ./tests/bench # both answer alike
 	go build -o build/bench ./tests/bench
 	exec $(TIED) build/bench -rounds $(BENCH_ROUNDS) $(if $(BENCH_RECORD),-record)
 

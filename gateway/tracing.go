@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
@@ -46,7 +47,7 @@ func newTracing(ctx context.Context, endpoint string, log *slog.Logger) (*tracin
 	if err != nil {
 		return nil, err
 	}
-	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(loggedExporter{exporter, log}), sdktrace.WithResource(of))
+	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(&loggedExporter{SpanExporter: exporter, log: log}), sdktrace.WithResource(of))
 	return &tracing{provider, provider.Tracer("histogate/gateway")}, nil
 }
 
@@ -87,12 +88,24 @@ func (t *tracing) end() {
 type loggedExporter struct {
 	sdktrace.SpanExporter
 	log *slog.Logger
+
+	mu   sync.Mutex
+	lost int       // spans, since it was told of last
+	told time.Time // when that was
 }
 
+// lossesEvery is how often lost spans are told of, at most.
+const lossesEvery = time.Minute
+
 // ExportSpans implements [sdktrace.SpanExporter].
-func (e loggedExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+func (e *loggedExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	if err := e.SpanExporter.ExportSpans(ctx, spans); err != nil {
-		e.log.Warn("traces are lost: the collector does not take them; see to OTEL_EXPORTER_OTLP_ENDPOINT", "spans", len(spans), "error", err)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.lost += len(spans); time.Since(e.told) >= lossesEvery {
+			e.log.Warn("traces are lost: the collector does not take them; see to OTEL_EXPORTER_OTLP_ENDPOINT", "spans", e.lost, "error", err)
+			e.lost, e.told = 0, time.Now()
+		}
 	}
 	return nil
 }

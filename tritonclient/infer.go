@@ -66,7 +66,10 @@ func (c *Client) Infer(ctx context.Context, req *InferRequest) (*Answer, error) 
 	s := c.usable(req.Model)
 	answer, err := c.infer(ctx, req, s)
 	if err != nil && s != nil && isForgotten(err) {
-		if err := c.register(ctx, s); err != nil {
+		// Its outcome is for others too, who have not given up.
+		again, cancel := context.WithTimeout(context.WithoutCancel(ctx), registerTimeout)
+		defer cancel()
+		if err := c.register(again, s); err != nil {
 			c.log.Warn("tensors go in messages: the server has forgotten the shared memory", "model", req.Model, "error", err)
 		}
 		answer, err = c.infer(ctx, req, nil)

@@ -15,8 +15,10 @@ import (
 // sharedMemory is where POSIX shared memory has its names.
 const sharedMemory = "/dev/shm"
 
-// closeTimeout bounds what a server is told at the end.
-const closeTimeout = time.Second
+const (
+	closeTimeout    = time.Second     // of what a server is told at the end
+	registerTimeout = 5 * time.Second // of a segment being told anew
+)
 
 // SharedInputs is what shared memory is set up for.
 type SharedInputs struct {
@@ -54,7 +56,7 @@ func fits(all []SharedInputs, spare int64) error {
 		return nil
 	}
 	return fmt.Errorf("%s has %d MB to spare, half of it being left to others, and the models' inputs can take %d MB; "+
-		"give it %d MB more, with --shm-size for a container", sharedMemory, max(0, spare)/mb, (need+mb-1)/mb, 2*(need-max(0, spare)+mb-1)/mb)
+		"give it %d MB more, with --shm-size for a container", sharedMemory, max(0, spare)/mb, (need+mb-1)/mb, (2*(need-spare)+mb-1)/mb)
 }
 
 // ShareMemory has the inputs of a model's inferences handed over in shared memory from

@@ -133,12 +133,3 @@ func checkImages(t *testing.T, dir, list string, prefixes ...string) {
 func TestImages(t *testing.T) {
 	checkImages(t, "../../tests/testdata/images", "manifest-png-jpeg-webp.tsv", "")
 }
-
-// TestSharedImages runs over the larger set that TestImages has a part of.
-func TestSharedImages(t *testing.T) {
-	dir := "../../../shared/images"
-	if _, err := os.Stat(dir); err != nil {
-		t.Skip("no folder of more images beside the checkout")
-	}
-	checkImages(t, dir, "manifest.tsv", "png", "jpeg", "webp", "real", "bomb", "huge-header")
-}

@@ -54,7 +54,7 @@ func unLZW(dst, src []byte) bool {
 		case code == lzwClear:
 			wide, next, last = lzwLeast, lzwFirst, -1
 			continue
-		case last < 0 && code > lzwClear, code > next, code >= lzwFirst && code == next && next >= lzwCodes:
+		case last < 0 && code > lzwClear, code > next:
 			return false
 		}
 		if last >= 0 {
