@@ -53,7 +53,8 @@ func Check(ctx context.Context, cfg *Config, configured error) (f Findings) {
 	}
 	if cfg.TritonServer != "" {
 		_, err := cfg.SafePorts.free(childPorts)
-		f.mistake(errors.Join(cfg.checkServer(), p.checkBackends(), err))
+		f.mistake(errors.Join(cfg.checkServer(), p.checkBackends(), err, tritonclient.CheckServerMemory(p.models.fullBatches())))
+		f.looked("shared memory of Triton's own")
 		f.looked("%s, which is not started", cfg.TritonServer)
 	} else if cfg.TritonAddress != "" { // else it is among the mistakes
 		f.checkTriton(ctx, &p)
@@ -84,6 +85,21 @@ func (f *Findings) checkModels(ctx context.Context, p *plan) {
 			}
 		}
 	}
+}
+
+// fullBatches are the tensors of one full batch of every model.
+func (s *models) fullBatches() (all []tritonclient.TensorSpec) {
+	for _, m := range s.list {
+		if m.broken != "" {
+			continue
+		}
+		rows := m.spec.Batching.MaxBatchSize
+		all = append(all, m.inputs(rows)...)
+		for _, out := range m.spec.Outputs {
+			all = append(all, tritonclient.TensorSpec{Name: out.Name, Datatype: datatype(out.DType), Shape: batchShape(rows, out.Shape)})
+		}
+	}
+	return all
 }
 
 func (f *Findings) checkSharedMemory(served *models) {

@@ -115,6 +115,11 @@ func TestCheckFindsEachMistake(t *testing.T) {
 		"host":         {func(env map[string]string) { env["HOST"] = "192.0.2.1" }, []string{"PORT=0", "set HOST to an address of this machine"}, nil},
 		"port range":   {func(env map[string]string) { env["SAGEMAKER_SAFE_PORT_RANGE"] = "1-3" }, []string{"must be two port numbers"}, nil},
 		"tritonserver": {func(env map[string]string) { env["TRITON_SERVER"] = env["API_KEYS_FILE"] }, []string{"name the file of a tritonserver that this process may run"}, nil},
+		"shared memory": {func(env map[string]string) {
+			env["TENSOR_TRANSPORT"] = "raw"
+			write(t, 0o600, strings.NewReplacer("shape: [3]", "shape: [67108864]", "max_batch_size: 4", "max_batch_size: 1024").Replace(testSpec), folder(env), "spec.yaml")
+			write(t, 0o600, strings.NewReplacer("dims: [ 3 ]", "dims: [ 67108864 ]", "max_batch_size: 4", "max_batch_size: 1024").Replace(testConfig), folder(env), "config.pbtxt")
+		}, []string{"one full batch of every model, inputs and outputs, takes 262145 MB; make it at least as large"}, nil},
 		"backend": {func(env map[string]string) { remove(t, env["TRITON_BACKENDS"], "histogate") },
 			[]string{`the backend "histogate" of model small: there is neither`}, nil},
 		"Python backend": {func(env map[string]string) { remove(t, env["TRITON_BACKENDS"], "python", "libtriton_python.so") }, []string{"put Triton's Python backend there"}, nil},

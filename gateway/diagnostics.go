@@ -72,7 +72,7 @@ func (g *Gateway) diagnose(w http.ResponseWriter, _ *http.Request) {
 	now := time.Now()
 	d := diagnostics{
 		Time: now, UpSeconds: now.Sub(g.began).Seconds(), Versions: builtFrom(), Changed: map[string]givenSetting{}, Unchanged: map[string]string{},
-		Draining: g.draining.Load(), InFlight: g.admission.inFlight(),
+		Draining: g.draining.Load(), InFlight: g.admission.inFlight(), Models: []modelState{},
 		Triton:   tritonState{Child: g.child != nil, PID: g.child.latest(), Ends: byCause(families, "histogate_triton_ends_total", "")},
 		Failures: g.failures.latest(), Events: g.events.latest(),
 	}

@@ -34,7 +34,7 @@ func (j *journal) Write(line []byte) (int, error) {
 func (j *journal) latest() []json.RawMessage {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	lines := slices.Clone(j.lines)
+	lines := append([]json.RawMessage{}, j.lines...) // [] in JSON where there is none, not null
 	slices.Reverse(lines)
 	return lines
 }

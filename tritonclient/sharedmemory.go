@@ -46,6 +46,32 @@ func CheckSharedMemory(all []SharedInputs) error {
 	return fits(all, spare(&fs))
 }
 
+// CheckServerMemory tells whether a server on this machine can move these tensors, all at
+// once, between itself and its backends: they go through shared memory, and there is no
+// other way for them. It takes none.
+func CheckServerMemory(tensors []TensorSpec) error { return holds(sharedMemory, tensors) }
+
+func holds(folder string, tensors []TensorSpec) error {
+	const mb = 1 << 20
+	const writeAndSearch = 2 | 1 // W_OK and X_OK of access(2)
+	if err := syscall.Access(folder, writeAndSearch); err != nil {
+		return fmt.Errorf("%s must be a file system in memory that this process may write to: mount a tmpfs there, of mode 1777: %w", folder, err)
+	}
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(folder, &fs); err != nil {
+		return fmt.Errorf("%s: %w", folder, err)
+	}
+	var need int64
+	for i := range tensors {
+		need += int64(tensors[i].bytes())
+	}
+	if size := int64(fs.Blocks) * fs.Bsize; fs.Blocks > 0 && size < need { // 0: it has no bound
+		return fmt.Errorf("%s has %d MB, and one full batch of every model, inputs and outputs, takes %d MB; make it at least as large, with --shm-size for a container",
+			folder, size/mb, (need+mb-1)/mb)
+	}
+	return nil
+}
+
 func fits(all []SharedInputs, spare int64) error {
 	const mb = 1 << 20
 	var need int64

@@ -30,7 +30,7 @@ func main() {
 		os.Exit(check(context.Background(), os.Args[2:], os.LookupEnv, os.Stdout, os.Stderr))
 	}
 	if len(os.Args) < 2 || os.Args[1] != "serve" {
-		fmt.Fprintln(os.Stderr, "usage: gateway serve [flags]\n       gateway check [flags]\n       gateway health [PATH]\n       gateway repository build|check [flags]\n\n"+
+		fmt.Fprintln(os.Stderr, "usage: gateway serve [flags]\n       gateway check [flags]\n       gateway health [PATH]\n       gateway repository build|check|convert [flags]\n\n"+
 			"-h lists the flags of each.")
 		os.Exit(2)
 	}
