@@ -29,13 +29,14 @@ serve: export TRITON_BACKENDS ?= build/triton$(pt2)/backends
 serve: build ## the stack in the foreground, on PORT (8080) and METRICS_PORT (9090)
 	exec $(TIED) build/gateway serve
 
-# One package at a time (-p 1): the tests on the real Triton judge how it batches, and
-# need the processor for that.
+# Under tests one package at a time (-p 1): those on the real Triton judge how it
+# batches, and need the processor for that. The others mostly wait, or use one core.
 test: build ## every test, those on the real Triton included
 	go vet ./...
 	$(TIED) tests/fuzz-briefly
 	$(TIED) $(MAKE) --no-print-directory test-deploy
-	exec $(TIED) go test -race -shuffle=on -p 1 -timeout 20m -exec '$(TIED)' ./...
+	$(TIED) go test -race -shuffle=on -p 2 -timeout 10m -exec '$(TIED)' $$(go list ./... | grep -v /tests/)
+	exec $(TIED) go test -race -shuffle=on -p 1 -timeout 20m -exec '$(TIED)' ./tests/...
 	@cat build/faults.txt # what became of each fault
 
 # A module of its own, whose tests read what is outside it: no result is kept.

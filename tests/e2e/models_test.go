@@ -66,26 +66,35 @@ func bulkRNA(in prep.Input, seed uint64) []float64 {
 	return values
 }
 
-// holdToReference sends each request in every mode that the model has, alone on both
-// routes and then all at once, and compares each answer with the reference, to the bit.
-func holdToReference(t *testing.T, s *stack.Stack, folder string) {
+// example is a request, and the reference's values for it.
+type example struct {
+	request stack.Tile
+	mode    prep.Mode
+	want    map[prep.Role][]float32
+}
+
+// examplesOf are the requests for a model in every mode that it has.
+func examplesOf(t *testing.T, folder string) (examples []example) {
 	t.Helper()
 	spec := readSpec(t, folder)
 	requests := requestsFor(spec)
-	type example struct {
-		request stack.Tile
-		mode    prep.Mode
-		want    map[prep.Role][]float32
-	}
-	var examples []example
-	var bodies [][]byte
 	for i, want := range expect(t, folder, requests) {
 		for _, mode := range spec.Modes {
 			request := requests[i]
 			request.Mode = string(mode)
 			examples = append(examples, example{request, mode, want})
-			bodies = append(bodies, request.Body())
 		}
+	}
+	return examples
+}
+
+// holdToReference sends each request alone on both routes and then all at once, and
+// compares each answer with the reference, to the bit.
+func holdToReference(t *testing.T, s *stack.Stack, model string, examples []example) {
+	t.Helper()
+	bodies := make([][]byte, len(examples))
+	for i, c := range examples {
+		bodies[i] = c.request.Body()
 	}
 	hold := func(where string, i int, a *stack.Answer) {
 		t.Helper()
@@ -103,15 +112,15 @@ func holdToReference(t *testing.T, s *stack.Stack, folder string) {
 		}
 	}
 	for i, c := range examples {
-		for _, route := range []string{"/invocations", routes[c.mode] + spec.Name} {
+		for _, route := range []string{"/invocations", routes[c.mode] + model} {
 			hold(route, i, post(t, s, route, bodies[i]))
 		}
 	}
-	before := count(t, s, spec.Name)
+	before := count(t, s, model)
 	for i, a := range together(t, s, bodies) {
 		hold("among others", i, a)
 	}
-	did := count(t, s, spec.Name).minus(before)
+	did := count(t, s, model).minus(before)
 	t.Logf("%d requests at once took %d executions", did.inferences, did.executions)
 }
 
@@ -124,6 +133,10 @@ func TestEveryModelAndModeEqualsReference(t *testing.T) {
 	floats, ofBytes := filepath.Join(stack.Root(), "model_repository"), filepath.Join(t.TempDir(), "models")
 	if err := modelrepo.Convert(ofBytes, floats, nil, modelrepo.Changes{TileTransport: prep.UInt8Transport}); err != nil {
 		t.Fatal(err)
+	}
+	examples := map[string][]example{}
+	for _, model := range models {
+		examples[model] = examplesOf(t, filepath.Join(floats, model))
 	}
 	for _, test := range []struct {
 		name, repository, transport string
@@ -138,7 +151,7 @@ func TestEveryModelAndModeEqualsReference(t *testing.T) {
 			s := start(t, stack.Options{Repository: test.repository, Env: []string{"TENSOR_TRANSPORT=" + test.transport}})
 			for _, model := range models {
 				t.Run(model, func(t *testing.T) {
-					holdToReference(t, s, filepath.Join(test.repository, model))
+					holdToReference(t, s, model, examples[model])
 					holdTile(t, s, model, test.repository == ofBytes)
 				})
 			}
@@ -356,7 +369,7 @@ func TestSixthModelIsAFolder(t *testing.T) {
 		}
 	}
 	s := start(t, stack.Options{Repository: repository})
-	holdToReference(t, s, folder)
+	holdToReference(t, s, readSpec(t, folder).Name, examplesOf(t, folder))
 
 	request := requestsFor(readSpec(t, folder))[1]
 	good := request.BulkRNA
