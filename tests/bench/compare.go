@@ -80,8 +80,9 @@ func (f *figures) side(ctx context.Context, s side, cost, repository string, req
 		return err
 	}
 	defer func() { err = errors.Join(err, r.stop()) }()
-	if _, err := drive(r.address, requests, 64, each/2); err != nil { // pools and caches are warm then
-		return err
+	// Pools and caches are warm then. Its errors are in no figure, but are told of.
+	if err := drive(r.address, requests, 64, each/2).whole(); err != nil {
+		log.Printf("%s, before what is measured: %v", s.name, err)
 	}
 	for _, n := range loads {
 		if ctx.Err() != nil {
@@ -162,23 +163,20 @@ func (f *figures) mOptimus(ctx context.Context, requests [][]byte, each time.Dur
 			if err != nil {
 				return err
 			}
-			if _, err := drive(address, mine, 64, each/4); err != nil {
-				return err
+			if err := drive(address, mine, 64, each/4).whole(); err != nil {
+				return fmt.Errorf("m-optimus: %w", err)
 			}
 			before, err := process.CPU(s.PID())
 			if err != nil {
 				return err
 			}
-			seen, err := drive(address, mine, 64, each)
-			if err != nil {
-				return err
-			}
+			seen := drive(address, mine, 64, each)
 			after, err := process.CPU(s.PID())
 			if err != nil {
 				return err
 			}
-			if seen.errors > 0 || seen.answers == 0 {
-				return fmt.Errorf("m-optimus: %d answers, %d errors", seen.answers, seen.errors)
+			if err := seen.whole(); err != nil {
+				return fmt.Errorf("m-optimus: %w", err)
 			}
 			f.rna[i] = append(f.rna[i], millis(after-before)/float64(seen.answers))
 		}
