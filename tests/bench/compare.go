@@ -95,13 +95,14 @@ func (f *figures) side(ctx context.Context, s side, cost, repository string, req
 		at := where{s.name, cost, n}
 		f.cells[at] = append(f.cells[at], c)
 	}
-	if cost != "0" || s.name != "raw" && s.name != "shm" {
+	if cost != judged || s.name != "raw" && s.name != "shm" {
 		return nil
 	}
 	return f.leastClient(ctx, s.name, r.triton, each)
 }
 
-// leastClient measures what Triton costs the least of clients, by a side's transport.
+// leastClient measures what Triton costs the least of clients, by a side's transport, with
+// the model that the gateway is judged with: it is held against the gateway.
 func (f *figures) leastClient(ctx context.Context, transport, triton string, each time.Duration) (err error) {
 	d, err := newDirect(ctx, triton, transport == "shm")
 	if err != nil {
