@@ -133,12 +133,12 @@ func (e *echo) measure(requests [][]byte, inFlight int, each time.Duration) (flo
 	if err != nil {
 		return 0, err
 	}
-	seen, err := drive(e.address, requests, inFlight, each)
-	if err != nil {
-		return 0, err
+	seen := drive(e.address, requests, inFlight, each)
+	if err := seen.whole(); err != nil {
+		return 0, fmt.Errorf("echo: %w", err)
 	}
 	after, err := process.CPU(e.cmd.Process.Pid)
-	return millis(after-before) / float64(max(seen.answers, 1)), err
+	return millis(after-before) / float64(seen.answers), err
 }
 
 // bodyOf is the body of a request that is on the wire form.

@@ -3,10 +3,11 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"errors"
+	"cmp"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/textproto"
 	"slices"
 	"strconv"
@@ -28,73 +29,130 @@ func request(path string, body []byte) []byte {
 type outcome struct {
 	answers int             // of status 200
 	errors  int             // any other status, or none
+	failure error           // one of those errors, nil without one
 	took    time.Duration   // from the first to the last of them
 	latency []time.Duration // of the 200s, sorted
 }
 
 func (o *outcome) perSecond() float64 { return float64(o.answers) / o.took.Seconds() }
 
-// percentile is the latency that p percent of the answers do not exceed.
+// percentile is the least latency that p percent of the answers do not exceed: the
+// nearest rank.
 func (o *outcome) percentile(p int) time.Duration {
 	if len(o.latency) == 0 {
 		return 0
 	}
-	return o.latency[min(len(o.latency)-1, len(o.latency)*p/100)]
+	rank := (len(o.latency)*p + 99) / 100
+	return o.latency[max(rank, 1)-1]
 }
 
-// drive keeps a number of requests in flight for a while. It takes them in turn.
-func drive(address string, requests [][]byte, inFlight int, d time.Duration) (*outcome, error) {
+// whole is an error where anything but answers was seen, for what counts no errors.
+func (o *outcome) whole() error {
+	if o.errors > 0 || o.answers == 0 {
+		return fmt.Errorf("%d answers, %d errors, one of them: %w", o.answers, o.errors, o.failure)
+	}
+	return nil
+}
+
+const (
+	// answerWithin is how long a request may take. Behind it the server hangs.
+	answerWithin = 30 * time.Second
+	// turns is how many requests a load has for each that is in flight, at the least: with
+	// one each it would be a single burst.
+	turns = 4
+)
+
+// drive keeps a number of requests in flight for a while, and for as long as it takes to
+// have several for each of them. It takes them in turn.
+func drive(address string, requests [][]byte, inFlight int, d time.Duration) *outcome {
 	var (
 		turn    atomic.Int64
 		mu      sync.Mutex
 		total   outcome
-		failure error
 		callers sync.WaitGroup
 	)
 	began := time.Now()
 	for range inFlight {
 		callers.Go(func() {
-			mine, err := call(address, began.Add(d), func() []byte {
-				return requests[int(turn.Add(1))%len(requests)]
+			mine := call(address, answerWithin, func() []byte {
+				n := int(turn.Add(1))
+				if n > turns*inFlight && time.Since(began) >= d {
+					return nil
+				}
+				return requests[n%len(requests)]
 			})
 			mu.Lock()
 			defer mu.Unlock()
 			total.answers += mine.answers
 			total.errors += mine.errors
 			total.latency = append(total.latency, mine.latency...)
-			failure = errors.Join(failure, err)
+			total.failure = cmp.Or(total.failure, mine.failure)
 		})
 	}
 	callers.Wait()
 	total.took = time.Since(began)
 	slices.Sort(total.latency)
-	return &total, failure
+	return &total
 }
 
-// call sends requests one after the other, each when the one before was answered.
-func call(address string, until time.Time, next func() []byte) (mine outcome, err error) {
-	c, err := net.Dial("tcp", address)
-	if err != nil {
-		return mine, err
-	}
-	defer c.Close() // only read from by now
-	answers := bufio.NewReaderSize(c, 32<<10)
-	for began := time.Now(); began.Before(until); began = time.Now() {
-		if _, err := c.Write(next()); err != nil {
-			return mine, err
-		}
-		status, err := discardAnswer(answers)
+// call sends requests one after the other, each when the one before was answered, until
+// there is none. Behind an error it connects anew.
+func call(address string, within time.Duration, next func() []byte) (mine outcome) {
+	c := &connection{address: address, within: within}
+	defer c.close()
+	for request := next(); request != nil; request = next() {
+		took, err := c.ask(request)
 		if err != nil {
-			return mine, err
-		}
-		if status != 200 {
 			mine.errors++
+			mine.failure = err
+			c.close()
+			time.Sleep(10 * time.Millisecond) // one who accepts nothing is not to be asked in a busy loop
 			continue
 		}
 		mine.answers++
-		mine.latency = append(mine.latency, time.Since(began))
+		mine.latency = append(mine.latency, took)
 	}
-	return mine, nil
+	return mine
+}
+
+// connection asks one request at a time.
+type connection struct {
+	address string
+	within  time.Duration // of each request, connecting included
+	conn    net.Conn      // nil until the first request, and behind an error
+	answers *bufio.Reader
+}
+
+// ask sends a request and waits for the answer, which must be a 200. What it tells is the
+// time without connecting.
+func (c *connection) ask(request []byte) (took time.Duration, err error) {
+	by := time.Now().Add(c.within)
+	if c.conn == nil {
+		if c.conn, err = (&net.Dialer{Deadline: by}).Dial("tcp", c.address); err != nil {
+			c.conn = nil
+			return 0, err
+		}
+		c.answers = bufio.NewReaderSize(c.conn, 32<<10)
+	}
+	if err := c.conn.SetDeadline(by); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	if _, err := c.conn.Write(request); err != nil {
+		return 0, err
+	}
+	status, err := discardAnswer(c.answers)
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("status %d", status)
+	}
+	return time.Since(began), err
+}
+
+func (c *connection) close() {
+	if c.conn != nil {
+		_ = c.conn.Close() // nothing more is to come of it
+		c.conn = nil
+	}
 }
 
 // discardAnswer reads an answer of known length, and keeps its status.

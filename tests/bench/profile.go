@@ -30,14 +30,11 @@ func profiles(ctx context.Context, repository, folder string, each time.Duration
 	o := stack.Options{Repository: repository, Env: []string{"MODELS=h1", "PPROF=true"}}
 	return withStack(ctx, o, func(s *stack.Stack) error {
 		address := strings.TrimPrefix(s.URL, "http://")
-		if _, err := drive(address, requests, 64, each/4); err != nil {
+		if err := drive(address, requests, 64, each/4).whole(); err != nil {
 			return err
 		}
 		loaded := make(chan error, 1)
-		go func() {
-			_, err := drive(address, requests, 64, each+time.Second)
-			loaded <- err
-		}()
+		go func() { loaded <- drive(address, requests, 64, each+time.Second).whole() }()
 		err := errors.Join(
 			profile(ctx, s, fmt.Sprintf("profile?seconds=%d", int(each.Seconds())), filepath.Join(folder, "cpu.pb.gz"), "cpu"),
 			profile(ctx, s, "allocs", filepath.Join(folder, "allocs.pb.gz"), "alloc_space"),

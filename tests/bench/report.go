@@ -20,7 +20,7 @@ func (f *figures) write(w io.Writer, rounds int) {
 	fmt.Fprintf(w, "%s.\n\nMedians of %d rounds; behind ± is half of the spread.\n", machine(), rounds)
 	for _, cost := range costsMS {
 		fmt.Fprintf(w, "\n### A model of %s ms a tile\n\n", cost)
-		fmt.Fprintln(w, "| stack | in flight | tiles/s | p50 ms | p90 | p99 | CPU ms a tile: front end | Triton | model | load | RSS MB: front end | stack | batch | errors |")
+		fmt.Fprintln(w, "| stack | in flight | tiles/s | p50 ms | p90 | p99 | CPU ms a tile: front end | Triton | model | load | RSS MB: front end | PSS MB: stack | batch | errors |")
 		fmt.Fprintln(w, "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|")
 		for _, s := range sides() {
 			for _, n := range loads {
@@ -33,12 +33,12 @@ func (f *figures) write(w io.Writer, rounds int) {
 					withSpread("%.0f", f.of(s.name, cost, n, perSecond)),
 					of(func(c cell) float64 { return c.p50 }), of(func(c cell) float64 { return c.p90 }), of(func(c cell) float64 { return c.p99 }),
 					of(front), of(func(c cell) float64 { return c.cpu[tritonPart] }), of(model), of(func(c cell) float64 { return c.load }),
-					of(func(c cell) float64 { return c.rss[gatewayPart] + c.rss[peerPart] }), of(func(c cell) float64 { return total(c.rss) }),
+					of(func(c cell) float64 { return c.rss[gatewayPart] + c.rss[peerPart] }), of(func(c cell) float64 { return c.pss }),
 					of(func(c cell) float64 { return c.batch }), of(func(c cell) float64 { return c.errors }))
 			}
 		}
 	}
-	fmt.Fprintf(w, "\n### Summary\n\nThe bars are for a model of %s ms.\n\n| figure | median | least | most | unit | bar | reached |\n|---|---|---|---|---|---|---|\n", judged)
+	fmt.Fprintf(w, "\n### Summary\n\nThe bars are for a model of %s ms. rss_mb is the most over all models, of the gateway alone, as resident\n(RSS), which what it shares with Triton is part of; pss_mb is of whole stacks, where that counts once (PSS).\n\n| figure | median | least | most | unit | bar | reached |\n|---|---|---|---|---|---|---|\n", judged)
 	for _, line := range f.summary() {
 		asked, reached := "", ""
 		if line.bar != nil {

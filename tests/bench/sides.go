@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"maps"
 	"os"
 	"os/exec"
@@ -144,6 +145,7 @@ type cell struct {
 	session                  float64            // of that, inside the peer's model
 	load                     float64            // the load generator's own
 	rss                      map[string]float64 // by part, the most that was seen, MB
+	pss                      float64            // of all parts when the load had ended, MB
 	batch                    float64            // tiles, the mean
 }
 
@@ -154,10 +156,10 @@ func (r *running) measure(ctx context.Context, requests [][]byte, inFlight int, 
 		return c, err
 	}
 	resident := r.watchMemory()
-	seen, err := drive(r.address, requests, inFlight, each)
+	seen := drive(r.address, requests, inFlight, each)
 	c.rss = resident()
-	if err != nil {
-		return c, err
+	if seen.errors > 0 {
+		log.Printf("%d in flight: %d errors, one of them: %v", inFlight, seen.errors, seen.failure)
 	}
 	after, err := r.snapshot(ctx)
 	if err != nil {
@@ -173,7 +175,24 @@ func (r *running) measure(ctx context.Context, requests [][]byte, inFlight int, 
 	c.load = millis(after.own-before.own) / tiles
 	c.session = millis(after.session-before.session) / tiles
 	c.batch = (after.tiles - before.tiles) / max(after.batches-before.batches, 1)
-	return c, nil
+	c.pss, err = r.proportional()
+	return c, err
+}
+
+// proportional is the memory of all processes in MB; what they share, as the segments that
+// tensors are handed over in, counts once. It is asked for when a load has ended, where
+// nothing has been given back yet: under load it would cost as much as some of the tiles.
+func (r *running) proportional() (mb float64, err error) {
+	for _, pids := range r.processes {
+		for _, pid := range pids {
+			bytes, err := process.PSS(pid)
+			if err != nil {
+				return 0, err
+			}
+			mb += float64(bytes) / 1e6
+		}
+	}
+	return mb, nil
 }
 
 // snapshot is what all processes have used and done so far.

@@ -110,24 +110,24 @@ func (f *figures) summary() (list []figure) {
 	add("stack_tiles_ratio_64_uint8", "x", atLeast(1.7, 2.5), byRound(ratio, f.of("uint8", judged, 64, perSecond), f.of("peer", judged, 64, perSecond)))
 	add("gateway_cpu_ms_per_tile_64_uint8", "ms", nil, f.of("uint8", judged, 64, gatewayCPU))
 	p50, p99 := func(c cell) float64 { return c.p50 }, func(c cell) float64 { return c.p99 }
-	add("added_p50_ms_1", "ms", atMost(4, 2.5), byRound(excess, f.of(best, "0", 1, p50), f.directOf(best, func(d directCell) float64 { return d.p50 })))
-	add("added_p99_ms_1", "ms", nil, byRound(excess, f.of(best, "0", 1, p99), f.directOf(best, func(d directCell) float64 { return d.p99 })))
+	add("added_p50_ms_1", "ms", atMost(4, 2.5), byRound(excess, f.of(best, judged, 1, p50), f.directOf(best, func(d directCell) float64 { return d.p50 })))
+	add("added_p99_ms_1", "ms", nil, byRound(excess, f.of(best, judged, 1, p99), f.directOf(best, func(d directCell) float64 { return d.p99 })))
 	add("rna_ratio", "x", atMost(1.25, 1.1), byRound(ratio, f.rna[1], f.rna[0]))
 	add("mask_encode_ms", "ms", atMost(1, 0.5), f.mask)
 	for _, n := range []int{256, 1024} {
 		var gateway, whole, python [][]float64
 		for _, cost := range costsMS {
 			gateway = append(gateway, f.of(best, cost, n, func(c cell) float64 { return c.rss[gatewayPart] }))
-			whole = append(whole, f.of(best, cost, n, func(c cell) float64 { return total(c.rss) }))
-			python = append(python, f.of("peer", cost, n, func(c cell) float64 { return total(c.rss) }))
+			whole = append(whole, f.of(best, cost, n, func(c cell) float64 { return c.pss }))
+			python = append(python, f.of("peer", cost, n, func(c cell) float64 { return c.pss }))
 		}
 		b := atMost(250, 150)
 		if n == 1024 {
 			b = atMost(600, 400)
 		}
 		add(fmt.Sprintf("rss_mb_%d", n), "MB", b, byRound(slices.Max, gateway...))
-		add(fmt.Sprintf("rss_mb_%d_stack", n), "MB", nil, byRound(slices.Max, whole...))
-		add(fmt.Sprintf("rss_mb_%d_peer", n), "MB", nil, byRound(slices.Max, python...))
+		add(fmt.Sprintf("pss_mb_%d_stack", n), "MB", nil, byRound(slices.Max, whole...))
+		add(fmt.Sprintf("pss_mb_%d_peer", n), "MB", nil, byRound(slices.Max, python...))
 	}
 	var flat [][]float64
 	for _, n := range []int{8, 32, 64, 256} {

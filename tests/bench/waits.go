@@ -106,8 +106,8 @@ func batched(ctx context.Context, s *stack.Stack, requests [][]byte, inFlight in
 	if err != nil {
 		return nil, 0, err
 	}
-	seen, err := drive(strings.TrimPrefix(s.URL, "http://"), requests, inFlight, each)
-	if err != nil {
+	seen := drive(strings.TrimPrefix(s.URL, "http://"), requests, inFlight, each)
+	if err := seen.whole(); err != nil {
 		return nil, 0, err
 	}
 	after, err := client.ModelStatistics(ctx, "h1")
@@ -119,7 +119,8 @@ func batched(ctx context.Context, s *stack.Stack, requests [][]byte, inFlight in
 
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
+// median of an even number of values is the mean of the two in the middle.
 func median(values []float64) float64 {
 	values = slices.Sorted(slices.Values(values))
-	return values[len(values)/2]
+	return (values[(len(values)-1)/2] + values[len(values)/2]) / 2
 }

@@ -35,12 +35,20 @@ func ThreadCPU() time.Duration {
 // RSS is the memory of a process, in bytes, that is resident: its own and, of what it
 // has mapped, files and shared memory included, what it has touched. Of several processes
 // it counts what they share several times.
-func RSS(pid int) (int, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+func RSS(pid int) (int, error) { return memory(pid, "status", "VmRSS:") }
+
+// PSS is the resident memory of a process, in bytes, in which what it shares with others
+// counts in equal parts for each: over all who share it, once. To ask takes Linux some
+// milliseconds for each 500 MB.
+func PSS(pid int) (int, error) { return memory(pid, "smaps_rollup", "Pss:") }
+
+// memory is a line of one of a process's files in /proc.
+func memory(pid int, file, line string) (int, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
 	if err != nil {
 		return 0, err
 	}
-	_, rest, _ := bytes.Cut(status, []byte("VmRSS:"))
+	_, rest, _ := bytes.Cut(text, []byte("\n"+line))
 	fields := bytes.Fields(rest)
 	if len(fields) == 0 {
 		return 0, fmt.Errorf("process %d has no resident memory", pid)

@@ -44,15 +44,22 @@ def main():
     for dtype in (np.float32, np.float16):
         table = random.standard_normal((3, 256)).astype(dtype)
         table[0, 0] = -0.0  # a value keeps its bits
-        checkpoint = object.__new__(backend.OnnxCheckpoint)
-        checkpoint._table = backend.tile_table(configuration(table))
-        for shape in ((1, 3, 1, 1), (5, 3, 7, 9), (2, 3, 16, 16)):
+        read = backend.tile_table(configuration(table))
+        # Both kinds of side, and -1 for any: by one sample and by two.
+        for dims, shape in (
+            ((3, 1, 1), (2, 3, 1, 1)),
+            ((3, 7, 9), (5, 3, 7, 9)),
+            ((3, -1, -1), (5, 3, 4, 4)),
+            ((3, -1, 8), (5, 3, 7, 8)),
+            ((3, 16, 16), (5, 3, 16, 16)),
+        ):
             tiles = random.integers(0, 256, shape, np.uint8)
             tiles.flat[0], tiles.flat[-1] = 0, 255
             tiles.flags.writeable = False
-            got = checkpoint._looked_up(tiles)
+            memory = np.full((len(tiles) + 1, *shape[1:]), 7, dtype)
+            got = backend.TileLookup(read, dims).write([tiles[:1], tiles[1:]], memory[:-1])
             want = np.stack([table[channel][tiles[:, channel]] for channel in range(3)], axis=1)
-            if got.dtype != dtype or got.tobytes() != want.tobytes():
+            if got.dtype != dtype or got.tobytes() != want.tobytes() or (memory[-1] != 7).any():
                 sys.exit(f"tiles of {shape} become other {dtype} values than the table's")
     table = random.standard_normal((3, 256)).astype(np.float32)
     if backend.tile_table(configuration(table, "TYPE_FP32")) is not None:
