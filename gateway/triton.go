@@ -3,7 +3,6 @@ package gateway
 import (
 	"bufio"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -204,7 +203,7 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	id := "histogate-" + rand.Text()
+	id := newID()
 	grpcAddress, metricsAddress := net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0])), net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[2]))
 	arguments := []string{GuardCommand, id, t.cfg.TritonServer,
 		"--id=" + id,
@@ -307,7 +306,7 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 			_ = cmd.Process.Kill()
 			t.killGroup()
 			<-exited
-			removeSharedMemory(id) // as the guard does
+			removeRegions(regionFolder, id) // as the guard does
 		}
 		t.setAddress("")
 		return live, err
