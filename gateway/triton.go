@@ -73,6 +73,16 @@ func (t *child) setPID(pid int) {
 	t.mu.Unlock()
 }
 
+// starting tells that there is no live server yet, or none again.
+func (t *child) starting() bool {
+	if t == nil {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.address == ""
+}
+
 // latest is the process id of the latest server, 0 where there was none.
 func (t *child) latest() int {
 	if t == nil {
