@@ -103,6 +103,16 @@ func TestCheckFindsEachMistake(t *testing.T) {
 		}, []string{"max_batch_size is 8, spec.yaml says 4", "shape of output embedding is [5], spec.yaml says [3]"}, nil},
 		"no version":    {func(env map[string]string) { remove(t, folder(env), "1") }, []string{"model small: its folder holds no version: put its checkpoint into a folder 1"}, nil},
 		"empty version": {func(env map[string]string) { remove(t, folder(env), "1", "model.onnx") }, []string{"model small: its version 1 is an empty folder"}, nil},
+		"empty checkpoint": {func(env map[string]string) {
+			write(t, 0o600, "", folder(env), "1", "model.onnx")
+			write(t, 0o600, "", folder(env), "1", "__init__.py") // means something
+		}, []string{"model small: model.onnx in its folder 1 is empty; put the checkpoint there"}, nil},
+		"checkpoint that is a link to nothing": {func(env map[string]string) {
+			remove(t, folder(env), "1", "model.onnx")
+			if err := os.Symlink("/nowhere", filepath.Join(folder(env), "1", "model.onnx")); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{"model small: model.onnx in its folder 1 cannot be read: no such file or directory"}, nil},
 		"checkpoint": {func(env map[string]string) { write(t, 0o600, "PK", folder(env), "1", "model.pt2") },
 			[]string{"model small: its checkpoint cannot be used: model.pt2"}, nil},
 		"checkpoint of another shape": {func(env map[string]string) {
@@ -155,6 +165,39 @@ func remove(t *testing.T, path ...string) {
 	t.Helper()
 	if err := os.RemoveAll(filepath.Join(path...)); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// OpenTelemetry's own variables are looked at where traces go somewhere.
+func TestCheckOfTraces(t *testing.T) {
+	for _, test := range []struct{ name, value, want string }{
+		{"OTEL_TRACES_SAMPLER", "traceidratio", ""},
+		{"OTEL_TRACES_SAMPLER", " Always_Off", ""},
+		{"OTEL_TRACES_SAMPLER", "one in a hundred", `OTEL_TRACES_SAMPLER="one in a hundred": must be one of always_on, `},
+		{"OTEL_TRACES_SAMPLER_ARG", "x", ""}, // which no sampler asks for
+		{"OTEL_RESOURCE_ATTRIBUTES", "team=pathology,stage", `OTEL_RESOURCE_ATTRIBUTES="team=pathology,stage": must be name=value`},
+	} {
+		t.Run(test.name+"="+test.value, func(t *testing.T) { checkOfTraces(t, test.want, test.name, test.value) })
+	}
+	for _, ratio := range []string{"1%", "1.5", "-0.5", "NaN"} {
+		t.Run(ratio, func(t *testing.T) {
+			t.Setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+			checkOfTraces(t, `OTEL_TRACES_SAMPLER_ARG="`+ratio+`": must be a number from 0 to 1`, "OTEL_TRACES_SAMPLER_ARG", ratio)
+		})
+	}
+}
+
+func checkOfTraces(t *testing.T, want, name, value string) {
+	t.Helper()
+	t.Setenv(name, value)
+	env := soundSettings(t)
+	if found := checked(t, env); found.Mistakes != nil {
+		t.Errorf("without a collector: %q", found.Mistakes)
+	}
+	env["OTEL_EXPORTER_OTLP_ENDPOINT"] = "http://127.0.0.1:4318"
+	found := checked(t, env)
+	if want == "" && found.Mistakes != nil || want != "" && (len(found.Mistakes) != 1 || !strings.HasPrefix(found.Mistakes[0], want)) {
+		t.Errorf("found %q, want %q", found.Mistakes, want)
 	}
 }
 

@@ -98,7 +98,7 @@ func New(ctx context.Context, cfg *Config, log *slog.Logger) (_ *Gateway, err er
 	g.stopping, g.stop = context.WithCancel(context.Background())
 	if cfg.TracesEndpoint != "" {
 		if g.tracing, err = newTracing(ctx, cfg.TracesEndpoint, log); err != nil {
-			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: %w", err)
+			return nil, err
 		}
 	}
 	options := tritonclient.Options{

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"syscall"
 	"time"
@@ -27,14 +26,15 @@ const (
 
 // Guard runs a command until it ends by itself or the standard input is closed,
 // and then sees to it that nothing is left of its process group and of its shared
-// memory, whose names begin with the given prefix. It writes the command's process
-// id to the standard output and returns how the command ended.
+// memory, whose names begin with the given id. It writes the command's process
+// id to the standard output and returns how the command ended. What others like it
+// have left in shared memory, because they were killed themselves, it removes first.
 //
 // It is what stands between the gateway and its Triton, as a process of its own:
 // its input closes when the gateway ends, however it ends, so that even one that
 // was killed leaves no Triton and no backend process behind. The command is asked
 // to stop (SIGTERM), and killed when that takes too long.
-func Guard(prefix string, command []string) error {
+func Guard(id string, command []string) error {
 	// If the guard itself is killed the kernel asks the command to stop, when
 	// the thread ends that started it: so this one is kept.
 	runtime.LockOSThread()
@@ -45,12 +45,17 @@ func Guard(prefix string, command []string) error {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	removeLeftRegions(regionFolder)
+	if lock, err := lockRegions(regionFolder, id); err == nil { // else Triton says what is wrong there
+		defer lock.Close() //nolint:errcheck // nothing was written
+		cmd.ExtraFiles = []*os.File{lock}
+	}
+	defer removeRegions(regionFolder, id)
 	if err := cmd.Start(); err != nil {
 		return err
 	}
 	// A backend's process can outlive a server that was killed.
 	killGroup := func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	defer removeSharedMemory(prefix)
 	defer killGroup()
 	_, _ = fmt.Println(cmd.Process.Pid) // whoever reads it may be gone already
 	ended := make(chan error, 2)
@@ -67,19 +72,4 @@ func Guard(prefix string, command []string) error {
 		return err
 	}
 	return errors.New("exit status 0")
-}
-
-// removeSharedMemory removes what a server that was killed has left in memory: its
-// backends' regions stay until the machine ends, and /dev/shm is small in a container.
-func removeSharedMemory(prefix string) {
-	if prefix == "" {
-		return
-	}
-	left, err := filepath.Glob("/dev/shm/" + prefix + "*")
-	if err != nil {
-		return
-	}
-	for _, path := range left {
-		_ = os.Remove(path) // it may be gone already
-	}
 }

@@ -79,6 +79,7 @@ type outage struct {
 	reloads  int
 	hold     time.Duration // until the next attempt, after a reload
 	restart  bool          // of Triton was asked for
+	early    bool          // the latest attempt began before the child was live
 }
 
 // run loads the model, watches it, and does so again when it fails, until the
@@ -91,6 +92,7 @@ func (h *health) run(ctx context.Context) error {
 	}
 	served, retry, now := false, retryMin, outage{}
 	for ctx.Err() == nil {
+		now.early = h.child.starting()
 		err := h.bringUp(ctx)
 		if err == nil && !served {
 			err = h.checkControl(ctx)
@@ -138,7 +140,8 @@ func (h *health) report(err error, served bool, o *outage) {
 	case served && o.failures < failuresToReload:
 		now.lasting = false // it may well be over soon
 	}
-	if before := h.trouble.Load(); before == nil || *before != now {
+	expected := !served && o.early && kindOf(err) == tritonclient.Unavailable // the child has its own lines
+	if before := h.trouble.Load(); !expected && (before == nil || *before != now) {
 		level := slog.LevelInfo // at a start it is only a matter of time
 		switch {
 		case now.lasting:

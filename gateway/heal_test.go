@@ -343,6 +343,44 @@ func TestProcessesOfALoadedModel(t *testing.T) {
 	}
 }
 
+// That a model cannot be loaded while the gateway's own Triton is being started is not
+// worth a line, and less one that tells of an error.
+func TestStartOfTritonIsNoNews(t *testing.T) {
+	folder := repository(t, testSpec, testConfig)
+	cfg, err := ReadConfig([]string{"-model-repository", folder}, func(string) (string, bool) { return "", false }, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served, err := readModels(cfg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &child{cfg: cfg}
+	client, err := tritonclient.New(cfg.TritonAddress, tritonclient.Options{Dial: c.dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	var log lockedBuffer
+	h := newHealth(served.list[0], client, c, make(chan struct{}, 1), time.Minute, newMetrics(nil, newAdmission(1, 1, 1)), slog.New(slog.NewJSONHandler(&log, nil)))
+	h.model.health = h
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- h.run(ctx) }()
+	until(t, "it was tried", func() bool { return strings.Contains(h.trouble.Load().reason, "starting") })
+	c.setAddress(fakeTriton(t, folder).Start(t))
+	client.Reconnect()
+	until(t, "it is ready", func() bool { return h.trouble.Load() == nil })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if text := log.String(); !strings.Contains(text, "model is ready") || strings.Contains(text, "not ready") || strings.Contains(text, "error") {
+		t.Errorf("the log is %s", text)
+	}
+}
+
 // A Triton that is being started cannot be killed, which is not the one try to have it
 // started again.
 func TestRestartOfATritonThatIsStarting(t *testing.T) {

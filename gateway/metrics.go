@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"runtime/debug"
 	"strconv"
 	"time"
 
@@ -136,15 +135,8 @@ func (m *metrics) model(served *model) {
 
 // build exposes which program this is.
 func (m *metrics) build() {
-	labels := prometheus.Labels{"version": "", "revision": "", "go": ""}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		labels["version"], labels["go"] = info.Main.Version, info.GoVersion
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
-				labels["revision"] = s.Value
-			}
-		}
-	}
+	from := builtFrom()
+	labels := prometheus.Labels{"version": from.Gateway, "revision": from.Revision, "go": from.Go}
 	m.gauge("histogate_build_info", "1, with the gateway's version and revision and the Go that compiled it.", labels, func() int { return 1 })
 }
 

@@ -35,6 +35,7 @@ func readPlan(ctx context.Context, cfg *Config, log *slog.Logger) (p plan, err e
 	if p.keys, p.certificate, accessErr = readAccess(cfg); accessErr == nil && p.certificate != nil && p.certificate.until().Before(time.Now()) {
 		log.Warn("the certificate's time is over, and callers will refuse it: put one that is valid into TLS_CERT_FILE", "until", p.certificate.until())
 	}
+	accessErr = errors.Join(accessErr, cfg.checkTraces(ctx))
 	named := *cfg
 	if named.Models, namesErr = modelrepo.Names(cfg.ModelRepository, cfg.Models); namesErr != nil && len(named.Models) == 0 {
 		return p, errors.Join(accessErr, namesErr)

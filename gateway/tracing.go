@@ -3,8 +3,12 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/url"
+	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -39,16 +43,51 @@ type tracing struct {
 // newTracing sends to the collector at a URL. All else is as OpenTelemetry's own
 // variables have it: headers, certificates, sampler, attributes of the resource.
 func newTracing(ctx context.Context, endpoint string, log *slog.Logger) (*tracing, error) {
-	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(tracesURL(endpoint)))
+	of, err := tracesResource(ctx)
 	if err != nil {
 		return nil, err
 	}
-	of, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(semconv.ServiceName(serviceName)), resource.WithFromEnv())
+	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(tracesURL(endpoint)))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT=%q: %w", endpoint, err)
 	}
 	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(&loggedExporter{SpanExporter: exporter, log: log}), sdktrace.WithResource(of))
 	return &tracing{provider, provider.Tracer("histogate/gateway")}, nil
+}
+
+// tracesResource is what spans are said to be of.
+func tracesResource(ctx context.Context) (*resource.Resource, error) {
+	const variable = "OTEL_RESOURCE_ATTRIBUTES"
+	of, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(semconv.ServiceName(serviceName)), resource.WithFromEnv())
+	if err != nil {
+		return nil, fmt.Errorf("%s=%q: must be name=value, separated by commas: %w", variable, os.Getenv(variable), err)
+	}
+	return of, nil
+}
+
+// checkTraces tells what is wrong in OpenTelemetry's own variables that say which
+// requests are traced, and as what. The SDK would trace all of them instead.
+func (c *Config) checkTraces(ctx context.Context) error {
+	if c.TracesEndpoint == "" {
+		return nil
+	}
+	_, err := tracesResource(ctx)
+	return errors.Join(checkSampler(), err)
+}
+
+func checkSampler() error {
+	const variable = "OTEL_TRACES_SAMPLER"
+	samplers := []string{"always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"}
+	value, argument := os.Getenv(variable), os.Getenv(variable+"_ARG")
+	sampler := strings.ToLower(strings.TrimSpace(value))
+	if sampler != "" && !slices.Contains(samplers, sampler) {
+		return fmt.Errorf("%s=%q: must be one of %s", variable, value, strings.Join(samplers, ", "))
+	}
+	ratio, err := strconv.ParseFloat(strings.TrimSpace(argument), 64)
+	if strings.HasSuffix(sampler, "traceidratio") && argument != "" && (err != nil || !(ratio >= 0 && ratio <= 1)) {
+		return fmt.Errorf("%s_ARG=%q: must be a number from 0 to 1, the share of requests that are traced", variable, argument)
+	}
+	return nil
 }
 
 // readEndpoint reads OTEL_EXPORTER_OTLP_ENDPOINT.

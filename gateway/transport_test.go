@@ -104,7 +104,7 @@ func TestRefusesAnotherTable(t *testing.T) {
 	}
 	const run = "gateway repository convert"
 	for name, test := range map[string]struct{ spec, config, want string }{
-		"mean":            {another(spec, "mean:\n  - 0.0", "mean:\n  - 0.5"), config, "config.pbtxt: the parameter tile_table_sha256 is "},
+		"mean":            {another(spec, "mean: [0,", "mean: [0.5,"), config, "config.pbtxt: the parameter tile_table_sha256 is "},
 		"floats by spec":  {another(spec, "tile_transport: uint8", "tile_transport: float"), config, "config.pbtxt: it has a table for a tile that goes as bytes"},
 		"floats in file":  {another(testSpec, "task:", "tile_transport: uint8\ntask:"), testConfig, "type of input tile is FP32, spec.yaml says UINT8"},
 		"no table at all": {another(testSpec, "task:", "tile_transport: uint8\ntask:"), testConfig, "config.pbtxt: the parameter tile_table_sha256 is missing"},

@@ -3,7 +3,6 @@ package gateway
 import (
 	"bufio"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -72,6 +71,16 @@ func (t *child) setPID(pid int) {
 	t.mu.Lock()
 	t.pid = pid
 	t.mu.Unlock()
+}
+
+// starting tells that there is no live server yet, or none again.
+func (t *child) starting() bool {
+	if t == nil {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.address == ""
 }
 
 // latest is the process id of the latest server, 0 where there was none.
@@ -204,7 +213,7 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	id := "histogate-" + rand.Text()
+	id := newID()
 	grpcAddress, metricsAddress := net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0])), net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[2]))
 	arguments := []string{GuardCommand, id, t.cfg.TritonServer,
 		"--id=" + id,
@@ -307,7 +316,7 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 			_ = cmd.Process.Kill()
 			t.killGroup()
 			<-exited
-			removeSharedMemory(id) // as the guard does
+			removeRegions(regionFolder, id) // as the guard does
 		}
 		t.setAddress("")
 		return live, err

@@ -145,3 +145,15 @@ func TestFailedRequestLeavesNoMark(t *testing.T) {
 		}
 	}
 }
+
+// A body can be far larger than any tile. The buffer for it goes with its request.
+func TestLargeBuffersAreNotKept(t *testing.T) {
+	p := NewPreparer(testSpec())
+	body := tileBody(make([]byte, 2<<20), "large", 0) // no image at all
+	if _, err := p.Prepare(parse(t, body)); err == nil {
+		t.Fatal("it was taken")
+	}
+	if kept := p.images.Get().(*[]byte); cap(*kept) > mostKept {
+		t.Errorf("a buffer of %d bytes is kept", cap(*kept))
+	}
+}

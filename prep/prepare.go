@@ -113,7 +113,7 @@ func (p *Preparer) Prepare(r *Request) (sample *Sample, err error) {
 	data := r.image
 	if !r.isRaw {
 		image := p.images.Get().(*[]byte)
-		defer p.images.Put(image)
+		defer p.keep(image)
 		if data, err = decodeBase64((*image)[:0], r.fields[imageData]); err != nil {
 			return sample, r.name(refuse(InvalidImage, imageData.String(), "not valid base64: %s", err))
 		}
@@ -132,6 +132,16 @@ func (p *Preparer) Prepare(r *Request) (sample *Sample, err error) {
 		}
 	}
 	return sample, nil
+}
+
+// mostKept is the largest buffer of an encoded image that is kept for the next request.
+// A tile takes less; a body may be far larger than any tile.
+const mostKept = 1 << 20
+
+func (p *Preparer) keep(image *[]byte) {
+	if cap(*image) <= mostKept {
+		p.images.Put(image)
+	}
 }
 
 // RNACacheStats tells what the cache of prepared bulk RNA did and holds.

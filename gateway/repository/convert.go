@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/parser"
 
 	"histogate/prep"
 	"histogate/tritonclient"
@@ -73,7 +75,7 @@ func convert(out, from string, spec *prep.Spec) error {
 	config.MaxBatchSize = int32(spec.Batching.MaxBatchSize) // at most 1024, as settings and specs are checked
 	config.GetDynamicBatching().MaxQueueDelayMicroseconds = Microseconds(spec.Batching)
 	setTile(config, spec)
-	text, err := yaml.Marshal(spec)
+	text, err := respelled(from, spec)
 	if err != nil {
 		return err
 	}
@@ -95,4 +97,39 @@ func convert(out, from string, spec *prep.Spec) error {
 		}
 	}
 	return errors.Join(os.WriteFile(filepath.Join(out, specName), text, 0o644), os.WriteFile(filepath.Join(out, configName), written(config), 0o644))
+}
+
+// respelled is the text of a model's spec with what [Changes] may change in it as another
+// spec has it, and its comments.
+func respelled(folder string, spec *prep.Spec) ([]byte, error) {
+	text, err := prep.ReadFile(os.DirFS(folder), specName)
+	if err != nil {
+		return nil, err
+	}
+	file, err := parser.ParseBytes(text, parser.ParseComments)
+	if err != nil {
+		return nil, err
+	}
+	was, err := prep.ParseSpec(text)
+	if err != nil {
+		return nil, err
+	}
+	changed := map[string]any{"$.batching.max_batch_size": spec.Batching.MaxBatchSize, "$.batching.max_queue_delay_ms": spec.Batching.MaxQueueDelayMS}
+	if was.TileTransport != "" {
+		changed["$.tile_transport"] = spec.TileTransport
+	}
+	for path, value := range changed {
+		place, err := yaml.PathString(path)
+		if err == nil {
+			err = place.ReplaceWithReader(file, strings.NewReader(fmt.Sprint(value)))
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	text = []byte(file.String())
+	if was.TileTransport == "" && spec.TileTransport != "" {
+		text = fmt.Appendf(text, "tile_transport: %s\n", spec.TileTransport)
+	}
+	return text, nil
 }

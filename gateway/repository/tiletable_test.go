@@ -89,6 +89,14 @@ func TestConvertTransport(t *testing.T) {
 		if link, err := os.Readlink(filepath.Join(there, name, "1")); err != nil || !filepath.IsAbs(link) {
 			t.Errorf("%s: the checkpoint is at %q, %v", name, link, err)
 		}
+		was, err := os.ReadFile(filepath.Join(from, name, specName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		is, err := os.ReadFile(filepath.Join(there, name, specName))
+		if want := string(was) + "tile_transport: uint8\n"; err != nil || string(is) != want {
+			t.Errorf("%s: %v, the spec is\n%swant\n%s", name, err, is, want)
+		}
 	}
 	was, wasConfig := read(t, filepath.Join(from, "m-optimus"))
 	spec, config := read(t, filepath.Join(back, "m-optimus"))

@@ -156,6 +156,60 @@ func TestSharedMemoryOfAKilledGateway(t *testing.T) {
 	}
 }
 
+// What Triton and its backends share in memory is freed by the next start though the
+// gateway, the guard, Triton and the backends were killed at once. That of a stack that
+// runs stays, as it answers.
+func TestRegionsOfAllThatIsKilled(t *testing.T) {
+	live := start(t, stack.Options{Env: []string{"MODELS=h1"}})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	killed, err := stack.Start(ctx, stack.Options{Race: raceEnabled, Env: []string{"MODELS=h1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	used, left := live.Regions(), killed.Regions()
+	triton := killed.TritonPID()
+	if err := syscall.Kill(triton, syscall.SIGSTOP); err != nil { // else it ends well when its guard does
+		t.Fatal(err)
+	}
+	for _, pid := range []int{killed.PID(), stopGuard(t, triton), -triton} {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+	}
+	<-killed.Exited()
+	if len(left) < 2 || len(used) != len(left) { // a lock, and at least one region
+		t.Errorf("%q is shared, and %q", left, used)
+	}
+	for _, path := range left {
+		if _, err := os.Stat(path); err != nil {
+			t.Errorf("before the next start: %v", err)
+		}
+	}
+	next := start(t, stack.Options{Env: []string{"MODELS=h1"}})
+	for _, path := range left {
+		if _, err := os.Stat(path); !os.IsNotExist(err) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	for _, path := range used {
+		if _, err := os.Stat(path); err != nil {
+			t.Errorf("of the stack that runs: %v", err)
+		}
+	}
+	for _, s := range []*stack.Stack{live, next} {
+		if a := post(t, s, "/invocations", tileRequest("h1", 0, 0).Body()); a.Status != http.StatusOK {
+			t.Errorf("status %d: %s", a.Status, a.Raw)
+		}
+	}
+	live.Stop()
+	for _, path := range used {
+		if _, err := os.Stat(path); !os.IsNotExist(err) {
+			t.Errorf("after an end: %s: %v", path, err)
+		}
+	}
+}
+
 // Several stacks run side by side, and a port that is taken is said to be.
 func TestStacksSideBySide(t *testing.T) {
 	first := start(t, stack.Options{Env: []string{"MODELS=h1"}})

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"image"
@@ -107,7 +108,11 @@ func TestQueriesFindData(t *testing.T) {
 	s := start(t, "MAX_IN_FLIGHT=12")
 	p := scrape(t, s)
 	all := panels(t)
-	load(t, s, p)
+	l := begin(t, s)
+	eventually(t, "answers are of all kinds", time.Minute, func() bool {
+		return l.answered(http.StatusOK, http.StatusBadRequest, http.StatusServiceUnavailable)
+	})
+	goWrong(t, s, p)
 	for _, panel := range all {
 		if len(panel.Targets) == 0 {
 			t.Errorf("%q asks nothing", panel.Title)
@@ -118,13 +123,12 @@ func TestQueriesFindData(t *testing.T) {
 					t.Errorf("%q asks %+v, which Grafana has not", panel.Title, source)
 				}
 			}
+			eventually(t, fmt.Sprintf("%q finds something by %s", panel.Title, target.Expr), time.Minute,
+				func() bool { return hasNumber(p.query(t, inGrafana(target.Expr))) })
 			for _, label := range regexp.MustCompile(`{{(\w+)}}`).FindAllStringSubmatch(target.Legend, -1) {
 				if found := p.query(t, inGrafana(target.Expr)); len(found) > 0 && found[0].Metric[label[1]] == "" && label[1] != "mode" {
 					t.Errorf("%q: the series have no label %s: %v", panel.Title, label[1], found[0].Metric)
 				}
-			}
-			if !hasNumber(p.query(t, inGrafana(target.Expr))) {
-				t.Errorf("%q finds nothing by %s", panel.Title, target.Expr)
 			}
 		}
 	}
@@ -151,6 +155,8 @@ func TestQueriesFindData(t *testing.T) {
 	if checked < len(rules.Groups[0].Rules) {
 		t.Errorf("only %d selectors of alerts were found", checked)
 	}
+	l.stop()
+	t.Logf("answers by status: %v", l.statuses)
 	keep(t, p, all)
 }
 
@@ -191,61 +197,80 @@ func keep(t *testing.T, p *prometheus, all []panel) {
 	}
 }
 
-// How long the load lasts, and when in it a backend is killed, and a Triton.
-const (
-	loadFor     = 30 * time.Second
-	killBackend = 8 * time.Second
-	killTriton  = 16 * time.Second
-	callers     = 10
-)
+// callers send at once, for as long as the test needs it.
+const callers = 10
 
-// load sends a stack all kinds of requests, good and bad, and meanwhile kills what the
-// gateway brings back.
-func load(t *testing.T, s *stack.Stack, p *prometheus) {
+// load is what a stack is sent.
+type load struct {
+	end  context.CancelFunc
+	done sync.WaitGroup
+
+	mu       sync.Mutex
+	statuses map[int]int // of the answers
+}
+
+// begin sends a stack all kinds of requests, good and bad, until stop.
+func begin(t *testing.T, s *stack.Stack) *load {
 	t.Helper()
 	bodies := kinds(t)
-	end := time.Now().Add(loadFor)
-	statuses := map[int]int{}
-	var mu sync.Mutex
-	var done sync.WaitGroup
+	ctx, end := context.WithCancel(t.Context())
+	l := &load{end: end, statuses: map[int]int{}}
 	for i := range callers {
 		random := rand.New(rand.NewPCG(uint64(i), 1))
-		done.Go(func() {
-			for time.Now().Before(end) {
+		l.done.Go(func() {
+			for ctx.Err() == nil {
 				kind := bodies[random.IntN(len(bodies))]
 				status, err := post(s.URL+kind.path, kind.body)
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				mu.Lock()
-				statuses[status]++
-				mu.Unlock()
+				l.mu.Lock()
+				l.statuses[status]++
+				l.mu.Unlock()
 				time.Sleep(time.Duration(random.IntN(40)) * time.Millisecond)
 			}
 		})
 	}
-	time.Sleep(killBackend)
+	t.Cleanup(l.stop)
+	return l
+}
+
+func (l *load) stop() {
+	l.end()
+	l.done.Wait()
+}
+
+// answered tells whether there were answers of all these.
+func (l *load) answered(statuses ...int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !slices.ContainsFunc(statuses, func(status int) bool { return l.statuses[status] == 0 })
+}
+
+// goWrong kills what the gateway brings back, a backend and then a Triton, and returns
+// when Prometheus has seen that it did.
+func goWrong(t *testing.T, s *stack.Stack, p *prometheus) {
+	t.Helper()
+	seen := func(counter string) func() bool {
+		return func() bool { return p.query(t, "sum("+counter+") > 0") != nil }
+	}
 	backends := s.BackendPIDs("h1")
 	if len(backends) == 0 {
-		t.Error("h1 has no backend")
+		t.Fatal("h1 has no backend")
 	}
 	for _, pid := range backends {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
 	}
-	time.Sleep(killTriton - killBackend)
+	eventually(t, "a reload is counted", time.Minute, seen("histogate_model_reloads_total"))
 	triton := s.TritonPID()
 	if err := syscall.Kill(triton, syscall.SIGKILL); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "another Triton is started", 20*time.Second, func() bool { return s.TritonPID() != triton })
+	eventually(t, "another Triton is started", time.Minute, func() bool { return s.TritonPID() != triton })
 	p.find(t, s)
-	done.Wait()
-	time.Sleep(3 * time.Second) // for the last scrape
-	t.Logf("answers by status: %v", statuses)
-	if statuses[http.StatusOK] == 0 || statuses[http.StatusBadRequest] == 0 || statuses[http.StatusServiceUnavailable] == 0 {
-		t.Errorf("the load was not of all kinds: %v", statuses)
-	}
+	eventually(t, "an end of Triton is counted", time.Minute, seen("histogate_triton_ends_total"))
+	eventually(t, "all models are ready", time.Minute, func() bool { return p.query(t, "min(histogate_model_ready) == 1") != nil })
 }
 
 type kind struct {

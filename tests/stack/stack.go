@@ -242,6 +242,18 @@ func (s *Stack) Segments() (paths []string) {
 	return slices.Compact(paths)
 }
 
+// Regions are the files in shared memory of the latest Triton child and its backends,
+// and their lock: those that have its id in their names.
+func (s *Stack) Regions() (paths []string) {
+	command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", s.TritonPID())) // empty when it has ended
+	for argument := range strings.SplitSeq(string(command), "\x00") {
+		if id, ok := strings.CutPrefix(argument, "--id="); ok {
+			paths, _ = filepath.Glob("/dev/shm/" + id + "*") // the pattern is well-formed
+		}
+	}
+	return paths
+}
+
 // tritonStarted is what the gateway logged at the latest start of a Triton child.
 func (s *Stack) tritonStarted() (latest map[string]any) {
 	for _, entry := range s.Log() {
