@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -74,6 +75,10 @@ func TestKeys(t *testing.T) {
 		if a := do(t, r.request(t, route.Method, path, "")); (a.status == http.StatusUnauthorized) == open[route.Path] {
 			t.Errorf("%s %s without a key: %d", route.Method, path, a.status)
 		}
+	}
+	conn := r.send(t, "POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n")
+	if told, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(told), "HTTP/1.1 401 ") || !strings.Contains(string(told), "API key") {
+		t.Errorf("who waits to send a body without a key is told %q, %v", told, err)
 	}
 	large := r.request(t, http.MethodPost, "/invocations", strings.Repeat("x", 8<<20))
 	wantFailure(t, do(t, large), http.StatusUnauthorized, CodeUnauthorized)

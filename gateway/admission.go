@@ -64,6 +64,19 @@ func (a *admission) enter(n int) error {
 
 func (a *admission) leave(n int) { a.requests.give(n) }
 
+// room tells whether a request with a body of so many bytes would be let in now.
+func (a *admission) room(bytes int) error {
+	if err := a.reserve(bytes); err != nil {
+		return err
+	}
+	defer a.bytes.give(bytes)
+	if err := a.enter(1); err != nil {
+		return err
+	}
+	a.leave(1)
+	return nil
+}
+
 // inFlight is how many requests are counted in.
 func (a *admission) inFlight() int { return int(a.requests.taken.Load()) }
 

@@ -49,6 +49,12 @@ func (b *bodies) read(c *fiber.Ctx) (*body, error) {
 	if length > b.limit {
 		return nil, b.tooLarge()
 	}
+	if c.Context().UserValue(awaits{}) != nil {
+		if err := b.admission.room(max(length, 0)); err != nil { // chunked: the first bytes tell
+			return nil, err
+		}
+		return nil, errAwaited
+	}
 	read := &body{owner: b}
 	if err := read.fill(length, c.Context().RequestBodyStream()); err != nil {
 		read.release()

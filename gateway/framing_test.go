@@ -98,7 +98,7 @@ func FuzzFraming(f *testing.F) {
 	for _, fields := range []string{
 		"Content-Length: 2", "Content-Length: 0", "Transfer-Encoding: chunked", "Content-Length: 53\r\nTransfer-Encoding: chunked",
 		"Transfer-Encoding: identity", "Transfer-Encoding : chunked", "Content-Length: 2\r\nContent-Length: 55", "X-A: b\r\n Content-Length: 2",
-		"X-A: b\n\nX-B: c", "Content-Length: 2\r\nExpect: 100-continue", "Connection: close", "Transfer Encoding: chunked", "Content-Length: +2",
+		"X-A: b\n\nX-B: c", "Content-Length: 2\r\nExpect: 100-continue", "Content-Length: 9999999\r\nExpect: 100-continue", "Transfer-Encoding: chunked\r\nExpect: 100-continue", "Connection: close", "Transfer Encoding: chunked", "Content-Length: +2",
 		"Trailer: X-A\r\nTransfer-Encoding: chunked", "Authorization Bearer " + key, "Content-Length: 55\r\nConnection: keep-alive\r\nX-A:\x0bb",
 	} {
 		for _, body := range []string{"{}" + hidden, chunks + hidden, trailed} {

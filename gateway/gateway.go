@@ -142,6 +142,7 @@ func New(ctx context.Context, cfg *Config, log *slog.Logger) (_ *Gateway, err er
 	g.app.Server().SecureErrorLogMessage = true // no request's text in its errors
 	g.routes()
 	g.app.Server().Handler = g.screen(g.app.Handler())
+	g.app.Server().ExpectHandler = g.expect
 	return g, nil
 }
 

@@ -52,6 +52,30 @@ func (g *Gateway) limitWriting(ctx *fasthttp.RequestCtx) {
 	_ = ctx.SetWriteDeadline(time.Now().Add(g.cfg.RequestTimeout)) // if it is closed, the writing fails
 }
 
+// awaits marks a request whose client waits to be told whether to send its body.
+type awaits struct{}
+
+// errAwaited ends the way of a request that is so marked at its body: all that is known
+// without that is found to be good.
+var errAwaited = errors.New("the body is awaited")
+
+// expect answers "Expect: 100-continue". The request goes its way without its body
+// first, and what it is answered before that is needed, most often a refusal, is sent
+// in place of "100 Continue". The framework would send a bare status, but sends what the
+// response holds by then.
+func (g *Gateway) expect(ctx *fasthttp.RequestCtx) (status int) {
+	ctx.SetUserValue(awaits{}, true)
+	defer ctx.RemoveUserValue(awaits{})
+	g.app.Server().Handler(ctx)
+	status = ctx.Response.StatusCode()
+	if status == fasthttp.StatusContinue {
+		ctx.SetStatusCode(fasthttp.StatusOK) // as it was
+	} else if conn, ok := ctx.Conn().(*conn); ok {
+		conn.linger.Store(true) // it may have sent its body all the same
+	}
+	return status
+}
+
 // checkHeaders refuses headers that somebody on the way could have read in another
 // way, above all as to where the body ends: bytes that are a body to one and the next
 // request to the other let a caller speak for others on the same connection. It is

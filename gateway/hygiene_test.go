@@ -84,6 +84,37 @@ func TestTinyChunksAreBounded(t *testing.T) {
 	}
 }
 
+// A request whose body is awaited goes its way twice, and is one all the same.
+func TestAwaitedBodyIsOfOneRequest(t *testing.T) {
+	r := run(t, nil)
+	conn, answers := r.dial(t)
+	head := fmt.Sprintf("POST /invocations HTTP/1.1\r\nHost: x\r\nX-Request-Id: awaited\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", len(goodTile))
+	for _, part := range []struct {
+		text   string
+		status int
+	}{{head, http.StatusContinue}, {goodTile, http.StatusOK}} {
+		if _, err := io.WriteString(conn, part.text); err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.ReadResponse(answers, nil)
+		if err != nil || response.StatusCode != part.status {
+			t.Fatalf("%v, %v, not %d", response, err, part.status)
+		}
+		_ = response.Body.Close()
+	}
+	total := r.counted(t, "histogate_requests_total", "route", "/invocations", "model", "small", "mode", "embedding", "status", "200", "code", "")
+	if logged := strings.Count(r.log.String(), `"awaited"`); total != 1 || logged != 1 {
+		t.Errorf("%v requests are counted, %d logged", total, logged)
+	}
+	if err := r.admission.enter(r.cfg.MaxInFlight); err != nil {
+		t.Fatal(err)
+	}
+	defer r.admission.leave(r.cfg.MaxInFlight)
+	if told, err := io.ReadAll(r.send(t, head)); err != nil || !strings.HasPrefix(string(told), "HTTP/1.1 503 ") || !strings.Contains(string(told), `"busy"`) {
+		t.Errorf("beyond the limit of requests: %q, %v", told, err)
+	}
+}
+
 // As many bodies as can be, each declared as large as can be, are refused beyond the
 // room that there is, before memory is taken for them; and what is slow to arrive
 // holds none of the places for requests.

@@ -62,6 +62,9 @@ func (g *Gateway) admitted(c *fiber.Ctx, serve func(ctx context.Context, body *b
 	defer cancel()
 
 	body, err := g.bodies.read(c)
+	if errors.Is(err, errAwaited) {
+		return err
+	}
 	t.end(stageRead)
 	if err != nil {
 		return err

@@ -177,8 +177,14 @@ func requestID(header string) string {
 // observe is around every handler: what happens in one ends up here, once.
 func (g *Gateway) observe(c *fiber.Ctx) error {
 	t := traceOf(c)
-	t.spans = g.tracing.begin(c, t)
+	if t.spans == nil { // else its body was awaited
+		t.spans = g.tracing.begin(c, t)
+	}
 	err := recovered(c.Next)
+	if errors.Is(err, errAwaited) {
+		c.Status(fiber.StatusContinue)
+		return nil
+	}
 	if route := c.Route(); route.Path != "/" { // that of this middleware: nothing matched
 		t.route = route.Path
 	}

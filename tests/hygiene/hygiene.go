@@ -204,6 +204,7 @@ func (g Target) noRoom(t *testing.T) {
 	for _, r := range []row{
 		{name: "declared", send: post("Content-Length: "+fmt.Sprint(len(large)), large), want: []int{503, ok}, code: "busy"},
 		{name: "chunked", send: post("Transfer-Encoding: chunked", chunked(100_000, large)), want: []int{503, ok}, code: "busy"},
+		{name: "declared and awaited", stall: true, send: post(fmt.Sprintf("Content-Length: %d\r\nExpect: 100-continue", len(large)), ""), want: []int{503}, code: "busy"},
 		{name: "small", send: post("Content-Length: "+fmt.Sprint(len(g.body())), g.body()), want: []int{ok, ok}},
 	} {
 		if err := g.exchange(r); err != nil {

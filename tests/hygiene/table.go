@@ -48,6 +48,7 @@ func (g Target) table() []row {
 		{name: "chunk extensions", send: post(coding, strings.Replace(chunks, "\r\n", ";a=\"b\"\r\n", 1)), want: []int{ok, ok}},
 		{name: "65,537 chunks of one byte", send: post(coding, chunked(1, pad(body, 65_537))), want: []int{ok, ok}},
 		{name: "Expect: 100-continue", send: post(length+"\r\nExpect: 100-continue", body), want: []int{http.StatusContinue, ok, ok}},
+		{name: "Expect: 100-continue, chunked", send: post(coding+"\r\nExpect: 100-continue", chunks), want: []int{http.StatusContinue, ok, ok}},
 		{name: "an empty line before a request", send: "\r\n" + good, want: []int{ok, ok}},
 		{name: "headers of 15 KiB", send: post(length+"\r\nCookie: "+strings.Repeat("x", 15<<10), body), want: []int{ok, ok}},
 		{name: "HTTP/1.0", send: "GET /livez HTTP/1.0\r\n\r\n", want: []int{ok}},
@@ -75,6 +76,18 @@ func (g Target) table() []row {
 		{name: "a slow large body", send: post("Content-Length: 100000", large[:50_000]), stall: true, want: []int{408}, code: "request_timeout"},
 		{name: "a slow chunked body", send: post(coding, chunks[:len(chunks)-5]), stall: true, want: []int{408}, code: "request_timeout"},
 		{name: "a slow body after a good request", send: good + good[:len(good)-1], stall: true, want: []int{ok, 408}, code: "request_timeout"},
+	}
+	// A client that waits to be told whether to send its body is told at once that it is not to.
+	const waits = "\r\nExpect: 100-continue"
+	for _, r := range []row{
+		{name: "of a body that is too large", send: post("Content-Length: "+fmt.Sprint(len(large))+waits, ""), want: []int{413}, code: "body_too_large"},
+		{name: "of a body that inflates", send: post(length+waits+"\r\nContent-Encoding: gzip", ""), want: []int{415}, code: "unsupported_media_type"},
+		{name: "of a body for nobody", send: strings.Replace(post(length+waits, ""), "/invocations", "/nothing", 1), want: []int{404}, code: "not_found"},
+		{name: "of a body that nobody reads", send: strings.Replace(post(length+waits, ""), "POST /invocations", "GET /livez", 1), want: []int{ok}},
+		{name: "of a length and a coding", send: post(length+"\r\n"+coding+waits, ""), want: []int{refused}, code: malformed},
+	} {
+		r.name, r.stall = "Expect: 100-continue "+r.name, true
+		rows = append(rows, r)
 	}
 	for _, r := range []struct{ name, fields, body string }{
 		{"two lengths that differ", length + "\r\nContent-Length: 5", body},
