@@ -27,6 +27,7 @@ type Findings struct {
 // mistakes is among the findings.
 func Check(ctx context.Context, cfg *Config, configured error) (f Findings) {
 	f.mistake(configured)
+	f.checkNames(os.Environ())
 	f.looked("the configuration")
 	p, err := readPlan(ctx, cfg, slog.New(warnings{slog.DiscardHandler, &f}))
 	defer func() { f.mistake(os.RemoveAll(p.built)) }()
@@ -60,6 +61,48 @@ func Check(ctx context.Context, cfg *Config, configured error) (f Findings) {
 		f.checkTriton(ctx, &p)
 	}
 	return f
+}
+
+// checkNames warns of variables in the environment that nothing reads, but whose names
+// are nearly those of settings.
+func (f *Findings) checkNames(environ []string) {
+	known := map[string]bool{}
+	for _, s := range settings() {
+		known[s.env] = true
+	}
+	for _, variable := range environ {
+		name, _, _ := strings.Cut(variable, "=")
+		if known[name] {
+			continue
+		}
+		written := strings.TrimPrefix(strings.ToUpper(name), "HISTOGATE_")
+		for _, s := range settings() {
+			if distance(written, s.env) <= min(len(s.env)/6, 2) { // HOME is not HOST
+				f.warn(fmt.Errorf("%s is set in the environment, and nothing reads it: did you mean %s?", name, s.env))
+			}
+		}
+	}
+}
+
+// distance is how many letters have to be put in, left out or changed to get from one
+// word to another.
+func distance(from, to string) int {
+	row := make([]int, len(to)+1) // from as much of from as was looked at, to so many letters
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(from) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(to) {
+			above := row[j+1]
+			if row[j+1] = diagonal; from[i] != to[j] {
+				row[j+1] = 1 + min(diagonal, above, row[j])
+			}
+			diagonal = above
+		}
+	}
+	return row[len(to)]
 }
 
 // checkModels looks at what Triton would load. A checkpoint that a repository was made

@@ -275,3 +275,23 @@ func TestLines(t *testing.T) {
 		}
 	}
 }
+
+// A variable that nothing reads is told of where its name is nearly that of a setting.
+func TestCheckOfNames(t *testing.T) {
+	for name, meant := range map[string]string{
+		"MAX_INFLIGHT": "MAX_IN_FLIGHT", "MAX_BODY_BYTE": "MAX_BODY_BYTES", "MODEL": "MODELS", "MODELDIR": "MODEL_DIR", "MODEL_REPOSITOY": "MODEL_REPOSITORY",
+		"request_timeout": "REQUEST_TIMEOUT", "HISTOGATE_PORT": "PORT", "HISTOGATE_MAX_INFLIGHT": "MAX_IN_FLIGHT",
+		"MAX_IN_FLIGHT": "", "MAX_IN_FLIGHT_BYTES": "", "HOME": "", "PATH": "", "POST": "", "HOSTNAME": "", "SSL_CERT_FILE": "", "HISTOGATE_CACHE": "",
+		"SAGEMAKER_BIND_TO_PORT": "", "GOMEMLIMIT": "", "OTEL_EXPORTER_OTLP_HEADERS": "", "OTEL_TRACES_SAMPLER": "", "TRITON_PORT": "",
+	} {
+		var f Findings
+		f.checkNames([]string{name + "=MODEL_DIRS=1"})
+		if meant == "" && f.Warnings != nil || meant != "" && (len(f.Warnings) != 1 || !strings.HasPrefix(f.Warnings[0], name+" is set") || !strings.HasSuffix(f.Warnings[0], "mean "+meant+"?")) {
+			t.Errorf("%s: %q", name, f.Warnings)
+		}
+	}
+	t.Setenv("DRAIN_LIMITS", "5s")
+	if found := checked(t, soundSettings(t)); len(found.Warnings) != 1 || !strings.HasPrefix(found.Warnings[0], "DRAIN_LIMITS is set") {
+		t.Errorf("warns of %q", found.Warnings)
+	}
+}

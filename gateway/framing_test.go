@@ -111,6 +111,7 @@ func FuzzFraming(f *testing.F) {
 	log := new(lockedBuffer)
 	g := unserved(f, slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	f.Fuzz(func(t *testing.T, fields, body string) {
+		body = strings.ReplaceAll(body, "%", "x") // in a path net/http reads no further where it is no escape
 		stream := []byte("POST /invocations HTTP/1.1\r\nHost: x\r\nX-Request-Id: first\r\nAuthorization: Bearer " + key + "\r\n" + fields + "\r\n\r\n" + body +
 			"GET /livez HTTP/1.1\r\nHost: x\r\nX-Request-Id: last\r\n\r\n")
 		conn := &script{Reader: bytes.NewReader(stream)}
