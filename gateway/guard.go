@@ -46,6 +46,8 @@ func Guard(id string, command []string) error {
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	removeLeftRegions(regionFolder)
+	// Backends outlive a Triton that was killed by a second.
+	defer time.AfterFunc(guardPatience, func() { removeLeftRegions(regionFolder) }).Stop()
 	if lock, err := lockRegions(regionFolder, id); err == nil { // else Triton says what is wrong there
 		defer lock.Close() //nolint:errcheck // nothing was written
 		cmd.ExtraFiles = []*os.File{lock}

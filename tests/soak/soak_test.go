@@ -74,9 +74,25 @@ func take(s *stack.Stack, began time.Time) (m sample, err error) {
 	if err != nil {
 		return m, err
 	}
-	goroutines, err := s.Metric("go_goroutines")
-	m.heap, m.goroutines, m.files = heap/(1<<20), int(goroutines), len(open)
+	m.heap, m.files = heap/(1<<20), len(open)
+	m.goroutines, err = goroutines(s)
 	return m, err
+}
+
+// goroutines asks the profile: the metric go_goroutines counts those that gather the
+// metrics, of which there are now more and now fewer.
+func goroutines(s *stack.Stack) (total int, err error) {
+	response, err := http.Get(strings.TrimSuffix(s.MetricsURL, "metrics") + "debug/pprof/goroutine?debug=1")
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return 0, err
+	}
+	_, err = fmt.Sscanf(string(text), "goroutine profile: total %d", &total)
+	return total, err
 }
 
 // rest is the least that the gateway has while nothing is asked of it.
