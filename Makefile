@@ -65,7 +65,7 @@ $(BENCH_MODELS): $(addprefix tests/reference/,bench_models.py standins.py) $(add
 
 bench: peer := bench
 bench: BENCH_ROUNDS ?= 5
-bench: build $(BENCH_MODELS) ## stage 1 beside Pillow, then the stack beside one in Python, BENCH_ROUNDS (5) rounds (20 minutes)
+bench: build $(BENCH_MODELS) ## stage 1 beside Pillow, then the stack beside one in Python, BENCH_ROUNDS (5) rounds (6 minutes each)
 	go build -o build/stage1bench ./tests/stage1bench
 	$(TIED) build/stage1bench
 	$(TIED) go test -count=1 -exec '$(TIED)' ./tests/bench # both answer alike
