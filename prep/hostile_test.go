@@ -143,7 +143,10 @@ func TestHostileRequests(t *testing.T) {
 			if more > hostileMemory+base64.StdEncoding.DecodedLen(len(c.body)) {
 				t.Errorf("took %d KB of memory", more>>10)
 			}
-			for range 4 { // another process may have had the caches the first time
+			for range 20 { // another process may have had the caches, or half of the core
+				if took <= hostileTime {
+					break
+				}
 				again, _ := once()
 				took = min(took, again)
 			}

@@ -47,7 +47,7 @@ func (s *scanner) unexpected(wanted string) error {
 }
 
 func (s *scanner) space() {
-	for s.pos < len(s.data) {
+	for s.pos < len(s.data) && s.data[s.pos] <= ' ' {
 		switch s.data[s.pos] {
 		case ' ', '\t', '\n', '\r':
 			s.pos++
@@ -55,6 +55,16 @@ func (s *scanner) space() {
 			return
 		}
 	}
+}
+
+// next is the first byte behind white space, which stays to be read; zero, which
+// nothing valid begins with, at the end of the document.
+func (s *scanner) next() byte {
+	s.space()
+	if s.pos == len(s.data) {
+		return 0
+	}
+	return s.data[s.pos]
 }
 
 func (s *scanner) take(c byte) bool {
@@ -91,23 +101,22 @@ func (s *scanner) object(depth int, member func(key, value token)) error {
 		return s.fail(s.pos, "nested deeper than %d levels", maxDepth)
 	}
 	s.pos++
-	s.space()
-	if s.take('}') {
+	if s.next() == '}' {
+		s.pos++
 		return nil
 	}
 	for {
-		s.space()
-		if s.pos >= len(s.data) || s.data[s.pos] != '"' {
+		if s.next() != '"' {
 			return s.unexpected("a key in quotes")
 		}
 		key, err := s.string()
 		if err != nil {
 			return err
 		}
-		s.space()
-		if !s.take(':') {
+		if s.next() != ':' {
 			return s.unexpected("a colon")
 		}
+		s.pos++
 		value, err := s.value(depth)
 		if err != nil {
 			return err
@@ -115,11 +124,13 @@ func (s *scanner) object(depth int, member func(key, value token)) error {
 		if member != nil {
 			member(key, value)
 		}
-		s.space()
-		if s.take('}') {
+		switch s.next() {
+		case '}':
+			s.pos++
 			return nil
-		}
-		if !s.take(',') {
+		case ',':
+			s.pos++
+		default:
 			return s.unexpected("a comma or a closing brace")
 		}
 	}
@@ -131,8 +142,8 @@ func (s *scanner) array(depth int, element func(token)) error {
 		return s.fail(s.pos, "nested deeper than %d levels", maxDepth)
 	}
 	s.pos++
-	s.space()
-	if s.take(']') {
+	if s.next() == ']' {
+		s.pos++
 		return nil
 	}
 	for {
@@ -147,11 +158,13 @@ func (s *scanner) array(depth int, element func(token)) error {
 			}
 			element(value)
 		}
-		s.space()
-		if s.take(']') {
+		switch s.next() {
+		case ']':
+			s.pos++
 			return nil
-		}
-		if !s.take(',') {
+		case ',':
+			s.pos++
+		default:
 			return s.unexpected("a comma or a closing bracket")
 		}
 	}
@@ -160,12 +173,14 @@ func (s *scanner) array(depth int, element func(token)) error {
 // passOver scans an element of an array whose token nobody wants, and with it as
 // many plain numbers as come before it.
 func (s *scanner) passOver(depth int) error {
-	s.space()
-	if s.pos < len(s.data) && s.data[s.pos]-'0' <= 9 {
+	if s.next()-'0' <= 9 {
 		s.pos += plainNumbers(s.data[s.pos:])
 	}
-	if s.pos < len(s.data) && s.data[s.pos] == '[' {
+	switch s.next() {
+	case '[':
 		return s.array(depth+1, nil)
+	case '{':
+		return s.object(depth+1, nil)
 	}
 	_, err := s.value(depth)
 	return err
@@ -173,14 +188,11 @@ func (s *scanner) passOver(depth int) error {
 
 // value scans any value that lies depth levels deep.
 func (s *scanner) value(depth int) (token, error) {
-	s.space()
+	c := s.next()
 	start := s.pos
-	if start >= len(s.data) {
-		return token{}, s.unexpected("a value")
-	}
 	var k kind
 	var err error
-	switch c := s.data[start]; {
+	switch {
 	case c == '"':
 		return s.string()
 	case c == '{':
@@ -257,10 +269,9 @@ func (s *scanner) number() error {
 func (s *scanner) string() (token, error) {
 	start := s.pos
 	s.pos++
-	s.pos += plainAndLong(s.data[s.pos:])
+	s.pos += plainString(s.data[s.pos:])
 	escaped := false
-	for {
-		s.pos += plain(s.data[s.pos:])
+	for ; ; s.pos += plain(s.data[s.pos:]) {
 		if s.pos >= len(s.data) {
 			return token{}, s.fail(start, "a string that is never closed")
 		}
