@@ -66,8 +66,8 @@ func Check(ctx context.Context, cfg *Config, configured error) (f Findings) {
 // checkNames warns of variables in the environment that nothing reads, but whose names
 // are nearly those of settings.
 func (f *Findings) checkNames(environ []string) {
-	known := map[string]bool{}
-	for _, s := range settings() {
+	all, known := settings(), map[string]bool{}
+	for _, s := range all {
 		known[s.env] = true
 	}
 	for _, variable := range environ {
@@ -76,7 +76,7 @@ func (f *Findings) checkNames(environ []string) {
 			continue
 		}
 		written := strings.TrimPrefix(strings.ToUpper(name), "HISTOGATE_")
-		for _, s := range settings() {
+		for _, s := range all {
 			if distance(written, s.env) <= min(len(s.env)/6, 2) { // HOME is not HOST
 				f.warn(fmt.Errorf("%s is set in the environment, and nothing reads it: did you mean %s?", name, s.env))
 			}

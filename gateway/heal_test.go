@@ -302,9 +302,9 @@ func TestLoadThatHangsKeepsNobodyElse(t *testing.T) {
 	}
 }
 
-// The processes of a model that was loaded already, by a Triton that is ours, are
-// known too.
-func TestProcessesOfALoadedModel(t *testing.T) {
+// smallAlone is a configuration of the tests' model alone, and the model.
+func smallAlone(t *testing.T) (*Config, *model) {
+	t.Helper()
 	folder := repository(t, testSpec, testConfig)
 	cfg, err := ReadConfig([]string{"-model-repository", folder}, func(string) (string, bool) { return "", false }, io.Discard)
 	if err != nil {
@@ -314,14 +314,21 @@ func TestProcessesOfALoadedModel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fake := fakeTriton(t, folder)
+	return cfg, served.list[0]
+}
+
+// The processes of a model that was loaded already, by a Triton that is ours, are
+// known too.
+func TestProcessesOfALoadedModel(t *testing.T) {
+	cfg, m := smallAlone(t)
+	fake := fakeTriton(t, cfg.ModelRepository)
 	fake.Fixed = true
 	client, err := tritonclient.New(fake.Start(t), tritonclient.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	backend := exec.Command("sh", "-c", "read line", filepath.Join(folder, "small", "1"))
+	backend := exec.Command("sh", "-c", "read line", filepath.Join(cfg.ModelRepository, "small", "1"))
 	stdin, err := backend.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -333,8 +340,8 @@ func TestProcessesOfALoadedModel(t *testing.T) {
 		_ = stdin.Close()
 		_ = backend.Wait() // its status tells nothing
 	}()
-	h := newHealth(served.list[0], client, &child{cfg: cfg, pid: os.Getpid()}, make(chan struct{}, 1), time.Minute, newMetrics(nil, newAdmission(1, 1, 1)), slog.New(slog.DiscardHandler))
-	h.model.health = h
+	h := newHealth(m, client, &child{cfg: cfg, pid: os.Getpid()}, make(chan struct{}, 1), time.Minute, newMetrics(nil, newAdmission(1, 1, 1)), slog.New(slog.DiscardHandler))
+	m.health = h
 	if err := h.bringUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -346,15 +353,7 @@ func TestProcessesOfALoadedModel(t *testing.T) {
 // That a model cannot be loaded while the gateway's own Triton is being started is not
 // worth a line, and less one that tells of an error.
 func TestStartOfTritonIsNoNews(t *testing.T) {
-	folder := repository(t, testSpec, testConfig)
-	cfg, err := ReadConfig([]string{"-model-repository", folder}, func(string) (string, bool) { return "", false }, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
-	served, err := readModels(cfg, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg, m := smallAlone(t)
 	c := &child{cfg: cfg}
 	client, err := tritonclient.New(cfg.TritonAddress, tritonclient.Options{Dial: c.dial})
 	if err != nil {
@@ -362,14 +361,14 @@ func TestStartOfTritonIsNoNews(t *testing.T) {
 	}
 	defer client.Close()
 	var log lockedBuffer
-	h := newHealth(served.list[0], client, c, make(chan struct{}, 1), time.Minute, newMetrics(nil, newAdmission(1, 1, 1)), slog.New(slog.NewJSONHandler(&log, nil)))
-	h.model.health = h
+	h := newHealth(m, client, c, make(chan struct{}, 1), time.Minute, newMetrics(nil, newAdmission(1, 1, 1)), slog.New(slog.NewJSONHandler(&log, nil)))
+	m.health = h
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- h.run(ctx) }()
 	until(t, "it was tried", func() bool { return strings.Contains(h.trouble.Load().reason, "starting") })
-	c.setAddress(fakeTriton(t, folder).Start(t))
+	c.setAddress(fakeTriton(t, cfg.ModelRepository).Start(t))
 	client.Reconnect()
 	until(t, "it is ready", func() bool { return h.trouble.Load() == nil })
 	cancel()

@@ -254,11 +254,10 @@ func (f *figures) slowDevice(ctx context.Context, requests [][]byte, each time.D
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
-	o, err := device{batch: 250}.onDevice(folder)
+	o, err := stack.SlowDevice(folder, 250, 0)
 	if err != nil {
 		return err
 	}
-	o.Env = []string{"MODELS=h1"}
 	return withStack(ctx, o, func(s *stack.Stack) error {
 		// Long enough for the first and the last batches, which are smaller, to weigh little.
 		_, batch, err := batched(ctx, s, requests, 256, max(2*each, 10*time.Second))

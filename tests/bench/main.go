@@ -49,7 +49,7 @@ func run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	if *ofWaits {
-		return waits(ctx, device{*batch, *row}, *rounds, *each)
+		return waits(ctx, *batch, *row, *rounds, *each)
 	}
 	repositories, err := filepath.Abs(*models)
 	if err != nil {

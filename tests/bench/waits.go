@@ -22,7 +22,7 @@ var (
 )
 
 // waits prints, for each wait and number of requests in flight, medians over the rounds.
-func waits(ctx context.Context, d device, rounds int, each time.Duration) (err error) {
+func waits(ctx context.Context, batch, row float64, rounds int, each time.Duration) (err error) {
 	pictures, err := tiles()
 	if err != nil {
 		return err
@@ -33,7 +33,7 @@ func waits(ctx context.Context, d device, rounds int, each time.Duration) (err e
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
-	o, err := d.onDevice(folder)
+	o, err := stack.SlowDevice(folder, batch, row)
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func waits(ctx context.Context, d device, rounds int, each time.Duration) (err e
 			}
 		}
 	}
-	fmt.Printf("device: %g ms a batch and %g ms a tile; medians of %d rounds\n", d.batch, d.row, rounds)
+	fmt.Printf("device: %g ms a batch and %g ms a tile; medians of %d rounds\n", batch, row, rounds)
 	fmt.Printf("%8s %9s %9s %9s %9s %7s\n", "wait_ms", "in_flight", "tiles/s", "p50_ms", "p99_ms", "batch")
 	for _, n := range waitsInFlight {
 		for _, ms := range waitsMS {

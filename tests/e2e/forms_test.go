@@ -245,19 +245,19 @@ func TestBatchCallOfManyTiles(t *testing.T) {
 // When the model fails on a batch that holds one of a call's tiles, the call is told
 // to come again, and the next is served.
 func TestBatchCallFailsAsAWhole(t *testing.T) {
-	repository, backends := faultyModel(t)
-	s := start(t, stack.Options{Repository: repository, Backends: backends})
-	good, fatal := tileRequest("faulty", 0, 0), tileRequest("faulty", 0, 1)
+	o, _ := faultyModel(t)
+	s := start(t, o)
+	good, fatal := tileRequest("h1", 0, 0), tileRequest("h1", 0, 1)
 	fatal.ImageData = blackTile(t)
 	bad := good
 	bad.ImageData = bad.ImageData[:100]
-	a, err := s.Post("/api/batch/faulty", many("embedding", good, bad, fatal, good))
+	a, err := s.Post("/api/batch/h1", many("embedding", good, bad, fatal, good))
 	if err != nil {
 		t.Fatal(err)
 	}
 	wantFailure(t, a, http.StatusServiceUnavailable, "forward_failed")
-	alone := post(t, s, "/api/embed/faulty", good.Body())
-	if all := inPlace(t, exchange(t, s, "/api/batch/faulty", many("embedding", good, bad, good))); !bytes.Equal(all[0], alone.Raw) || !bytes.Equal(all[2], alone.Raw) {
+	alone := post(t, s, "/api/embed/h1", good.Body())
+	if all := inPlace(t, exchange(t, s, "/api/batch/h1", many("embedding", good, bad, good))); !bytes.Equal(all[0], alone.Raw) || !bytes.Equal(all[2], alone.Raw) {
 		t.Errorf("the next call: %.300s", all)
 	}
 }

@@ -239,8 +239,8 @@ func TestStacksSideBySide(t *testing.T) {
 
 // A spec that contradicts the config.pbtxt keeps the gateway from starting.
 func TestRefusesToStartOnAContradiction(t *testing.T) {
-	repository, backends := faultyModel(t)
-	path := filepath.Join(repository, "faulty", "spec.yaml")
+	o, folder := faultyModel(t)
+	path := filepath.Join(folder, "spec.yaml")
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -249,7 +249,7 @@ func TestRefusesToStartOnAContradiction(t *testing.T) {
 	if err := os.WriteFile(path, []byte(changed), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	s, err := stack.Launch(stack.Options{Repository: repository, Backends: backends})
+	s, err := stack.Launch(o)
 	if err == nil {
 		s.Stop()
 		t.Fatal("the gateway serves a model whose spec contradicts its configuration")

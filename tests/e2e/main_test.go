@@ -141,40 +141,16 @@ func count(t *testing.T, s *stack.Stack, model string) counted {
 	return counted{}
 }
 
-// faultyModel makes a repository with the one model "faulty": h1's contract, a
-// long queue delay so that requests meet in one batch, and the test's own backend.
-func faultyModel(t *testing.T) (repository, backends string) {
+// faultyModel makes what a stack needs that serves h1 on the tests' own backend, with a
+// long queue delay so that requests meet in one batch; and the model's folder.
+func faultyModel(t *testing.T) (o stack.Options, folder string) {
 	t.Helper()
-	return h1On(t, "faulty", "tests/e2e/testdata/faulty", `backend: "histogate"`, `backend: "faulty"`, "microseconds: 0", "microseconds: 300000", "max_queue_delay_ms: 0", "max_queue_delay_ms: 300")
-}
-
-// slowModel makes a repository with the one model "device": h1's contract, on a device
-// that takes so many milliseconds for a batch.
-func slowModel(t *testing.T, batch int) (repository, backends string) {
-	t.Helper()
-	const parameters = `
-parameters { key: "device_batch_ms" value: { string_value: "%d" } }
-parameters { key: "device_row_ms" value: { string_value: "0" } }`
-	return h1On(t, "device", "tests/bench/testdata/device", `backend: "histogate"`, `backend: "device"`+fmt.Sprintf(parameters, batch))
-}
-
-// h1On makes a repository with one model, h1 with texts replaced and under the name of
-// a backend of the tests, and the backends for it: that one, which lies in a folder of
-// this project, and the product's.
-func h1On(t *testing.T, backend, folder string, replacements ...string) (repository, backends string) {
-	t.Helper()
-	repository, backends = t.TempDir(), t.TempDir()
-	copyModel(t, repository, "h1", backend, replacements...)
-	for from, to := range map[string]string{
-		"build/triton/backends/python":     "python",
-		"deploy/triton/backends/histogate": "histogate",
-		folder:                             backend,
-	} {
-		if err := os.Symlink(filepath.Join(stack.Root(), from), filepath.Join(backends, to)); err != nil {
-			t.Fatal(err)
-		}
+	o, folder, err := stack.Variant(t.TempDir(), "h1", filepath.Join(stack.Root(), "tests/e2e/testdata/faulty"),
+		"microseconds: 0", "microseconds: 300000", "max_queue_delay_ms: 0", "max_queue_delay_ms: 300")
+	if err != nil {
+		t.Fatal(err)
 	}
-	return repository, backends
+	return o, folder
 }
 
 // copyModel copies one of the repository's models under another name, with texts of

@@ -94,9 +94,9 @@ func damaged(model string, i int) (body []byte, code string, naming []string) {
 // few rows, each request of that batch gets a 503, others do not, and the next batch
 // is served.
 func TestBackendFails(t *testing.T) {
-	const model, sent = "faulty", 24
-	repository, backends := faultyModel(t)
-	s := start(t, stack.Options{Repository: repository, Backends: backends})
+	const model, sent = "h1", 24
+	o, _ := faultyModel(t)
+	s := start(t, o)
 	want := post(t, s, "/invocations", tileRequest(model, 0, 0).Body()).Output
 	for name, pixels := range map[string]image.Image{"raises": image.Black, "gives too few rows": image.White} {
 		t.Run(name, func(t *testing.T) {

@@ -173,9 +173,12 @@ func ping(address string) (time.Duration, error) {
 // SageMaker gives /ping 2 s, however many requests are in flight. Here they wait for a
 // device that is slow: one that keeps up leaves too few.
 func TestPingUnderLoad(t *testing.T) {
-	repository, backends := slowModel(t, 250)
-	s := start(t, stack.Options{Repository: repository, Backends: backends})
-	body := tileRequest("device", 0, 0).Body()
+	o, err := stack.SlowDevice(t.TempDir(), 250, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, o)
+	body := tileRequest("h1", 0, 0).Body()
 	// A few more call than must be in flight, for those that are between two requests.
 	const callers, inFlight, pings, limit = 288, 256, 20, 2 * time.Second
 	done := make(chan struct{})
@@ -227,9 +230,10 @@ func TestPingUnderLoad(t *testing.T) {
 // The real boto3, with this server as the service: an answer, and as a ModelError a
 // request that is at fault and a batch that failed.
 func TestBoto3(t *testing.T) {
-	repository, backends := faultyModel(t)
-	s := start(t, stack.Options{Repository: repository, Backends: backends, Env: []string{"SAGEMAKER_RUNTIME_EMULATION=true", "DEFAULT_MODEL=faulty"}})
-	good := tileRequest("faulty", 0, 0)
+	o, _ := faultyModel(t)
+	o.Env = append(o.Env, "SAGEMAKER_RUNTIME_EMULATION=true", "DEFAULT_MODEL=h1")
+	s := start(t, o)
+	good := tileRequest("h1", 0, 0)
 	bad, fatal := good, good
 	bad.ImageData, fatal.ImageData = bad.ImageData[:100], blackTile(t)
 	type arguments struct {

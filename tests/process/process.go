@@ -37,6 +37,10 @@ func ThreadCPU() time.Duration {
 // it counts what they share several times.
 func RSS(pid int) (int, error) { return memory(pid, "status", "VmRSS:") }
 
+// Anonymous is the part of [RSS] that is no file's and is not shared: what the process has
+// made itself.
+func Anonymous(pid int) (int, error) { return memory(pid, "status", "RssAnon:") }
+
 // PSS is the resident memory of a process, in bytes, in which what it shares with others
 // counts in equal parts for each: over all who share it, once. To ask takes Linux some
 // milliseconds for each 500 MB.

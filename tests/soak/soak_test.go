@@ -4,19 +4,15 @@ package soak
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"math"
-	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
+	"histogate/tests/process"
 	"histogate/tests/stack"
 )
 
@@ -48,24 +44,15 @@ type sample struct {
 
 func take(s *stack.Stack, began time.Time) (m sample, err error) {
 	m.at = time.Since(began)
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.PID()))
+	resident, err := process.RSS(s.PID())
 	if err != nil {
 		return m, err
 	}
-	for line := range strings.Lines(string(text)) {
-		var kilobytes float64
-		switch name, rest, _ := strings.Cut(line, ":"); name {
-		case "VmRSS":
-			_, err = fmt.Sscan(rest, &kilobytes)
-			m.rss = kilobytes / 1024
-		case "RssAnon":
-			_, err = fmt.Sscan(rest, &kilobytes)
-			m.anonymous = kilobytes / 1024
-		}
-		if err != nil {
-			return m, err
-		}
+	anonymous, err := process.Anonymous(s.PID())
+	if err != nil {
+		return m, err
 	}
+	m.rss, m.anonymous = float64(resident)/(1<<20), float64(anonymous)/(1<<20)
 	open, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", s.PID()))
 	if err != nil {
 		return m, err
@@ -82,12 +69,7 @@ func take(s *stack.Stack, began time.Time) (m sample, err error) {
 // goroutines asks the profile: the metric go_goroutines counts those that gather the
 // metrics, of which there are now more and now fewer.
 func goroutines(s *stack.Stack) (total int, err error) {
-	response, err := http.Get(strings.TrimSuffix(s.MetricsURL, "metrics") + "debug/pprof/goroutine?debug=1")
-	if err != nil {
-		return 0, err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
+	text, err := s.Admin("/debug/pprof/goroutine?debug=1")
 	if err != nil {
 		return 0, err
 	}
@@ -100,13 +82,8 @@ func rest(t *testing.T, s *stack.Stack, began time.Time) sample {
 	t.Helper()
 	time.Sleep(calm)
 	for range 2 { // what pools hold outlives one collection
-		response, err := http.Get(strings.TrimSuffix(s.MetricsURL, "metrics") + "debug/pprof/heap?gc=1")
-		if err != nil || response.StatusCode != http.StatusOK {
-			t.Fatalf("a collection: %v, %v", err, response)
-		}
-		_, err = io.Copy(io.Discard, response.Body)
-		if err := errors.Join(err, response.Body.Close()); err != nil {
-			t.Fatal(err)
+		if _, err := s.Admin("/debug/pprof/heap?gc=1"); err != nil {
+			t.Fatalf("a collection: %v", err)
 		}
 	}
 	least := sample{heap: math.MaxInt, goroutines: math.MaxInt, files: math.MaxInt}

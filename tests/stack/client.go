@@ -87,15 +87,25 @@ func read(response *http.Response) (*Answer, error) {
 	return a, nil
 }
 
-// Metric is the value of a series of the gateway's metrics, written as in the
-// exposition format, such as `histogate_model_ready{model="h1"}`; 0 if there is none.
-func (s *Stack) Metric(series string) (float64, error) {
-	response, err := http.Get(s.MetricsURL)
+// Admin is what a path of METRICS_PORT answers, such as /diagnostics; anything but a 200
+// is an error.
+func (s *Stack) Admin(path string) ([]byte, error) {
+	response, err := http.Get(strings.TrimSuffix(s.MetricsURL, "/metrics") + path)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s: %s", path, response.Status, text)
+	}
+	return text, err
+}
+
+// Metric is the value of a series of the gateway's metrics, written as in the
+// exposition format, such as `histogate_model_ready{model="h1"}`; 0 if there is none.
+func (s *Stack) Metric(series string) (float64, error) {
+	text, err := s.Admin("/metrics")
 	if err != nil {
 		return 0, err
 	}
@@ -111,12 +121,7 @@ func (s *Stack) Metric(series string) (float64, error) {
 
 // TritonVersion is what the gateway's metrics say it is connected to.
 func (s *Stack) TritonVersion() (string, error) {
-	response, err := http.Get(s.MetricsURL)
-	if err != nil {
-		return "", err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
+	text, err := s.Admin("/metrics")
 	_, rest, _ := strings.Cut(string(text), `histogate_triton_info{version="`)
 	version, _, _ := strings.Cut(rest, `"`)
 	return version, err

@@ -49,3 +49,16 @@ func Variant(folder, model, backend string, replacements ...string) (o Options, 
 	}
 	return o, modelFolder, nil
 }
+
+// SlowDevice makes, in an empty folder, what a stack needs that serves h1 on a made-up
+// device: behind the checkpoint's own time it takes so many milliseconds for a batch, and
+// for each of its rows.
+func SlowDevice(folder string, batch, row float64) (Options, error) {
+	const before = "instance_group"
+	parameter := func(name string, value float64) string {
+		return fmt.Sprintf("parameters { key: %q value: { string_value: \"%g\" } }\n", name, value)
+	}
+	parameters := parameter("device_batch_ms", batch) + parameter("device_row_ms", row)
+	o, _, err := Variant(folder, "h1", filepath.Join(Root(), "tests/stack/testdata/device"), before, parameters+before)
+	return o, err
+}
