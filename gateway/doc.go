@@ -19,7 +19,8 @@
 //  6. It writes the tensors, normalised, to where Triton reads them, which batches
 //     them with those of others. A failure here is everybody's in that batch: a 503.
 //     (package tritonclient)
-//  7. It writes the answer. (reply.go)
+//  7. It writes the answer, a mask as gzip where the caller takes that. (reply.go,
+//     compress.go)
 //
 // An error from any depth ends in fail, which classifies it, logs it, counts it
 // and writes it; errors.go is the only place that knows a status. The time of each
