@@ -3,6 +3,7 @@ package deploy
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -83,6 +84,7 @@ func dockerfile(t *testing.T, path string) stages {
 			copied := *from
 			i = &copied
 			i.name, i.base, i.runs, i.copies = s.Name, base.Result, nil, nil
+			i.env, i.ports = maps.Clone(from.env), slices.Clip(from.ports)
 		}
 		for _, c := range s.Commands {
 			i.add(c)
