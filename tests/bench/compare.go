@@ -80,9 +80,16 @@ func (f *figures) side(ctx context.Context, s side, cost, repository string, req
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, r.stop()) }()
+	failed := 0.0 // requests
+	defer func() {
+		err = errors.Join(err, r.stop())
+		if err != nil || failed > 0 {
+			err = errors.Join(err, keepLog(s.name, cost, r.wrote()))
+		}
+	}()
 	// Pools and caches are warm then. Its errors are in no figure, but are told of.
 	if err := drive(r.address, requests, 64, each/2).whole(); err != nil {
+		failed++
 		log.Printf("%s, before what is measured: %v", s.name, err)
 	}
 	for _, n := range loads {
@@ -95,11 +102,19 @@ func (f *figures) side(ctx context.Context, s side, cost, repository string, req
 		}
 		at := where{s.name, cost, n}
 		f.cells[at] = append(f.cells[at], c)
+		failed += c.errors
 	}
 	if cost != judged || s.name != "raw" && s.name != "shm" {
 		return nil
 	}
 	return f.leastClient(ctx, s.name, r.triton, each)
+}
+
+// keepLog keeps what a stack wrote in which requests failed: it tells why.
+func keepLog(side, cost, text string) error {
+	path := filepath.Join(stack.Root(), "build", fmt.Sprintf("bench-%s-%s-ms.log", side, cost))
+	log.Printf("what the stack wrote is in %s", path)
+	return os.WriteFile(path, []byte(text), 0o644)
 }
 
 // leastClient measures what Triton costs the least of clients, by a side's transport, with

@@ -70,6 +70,7 @@ type running struct {
 	processes map[string][]int // by part of the stack
 	counted   func(context.Context) (counts, error)
 	stop      func() error
+	wrote     func() string // its log, once it has ended
 }
 
 // counts are what a side has done since its start.
@@ -111,10 +112,11 @@ func startGateway(ctx context.Context, o stack.Options) (*running, error) {
 		stop: func() error {
 			err := client.Close()
 			if code := s.Stop(); code != 0 {
-				err = errors.Join(err, fmt.Errorf("the gateway ended with exit code %d:\n%s", code, s.Output()))
+				err = errors.Join(err, fmt.Errorf("the gateway ended with exit code %d", code))
 			}
 			return err
 		},
+		wrote: s.Output,
 	}, nil
 }
 
@@ -133,7 +135,8 @@ func startPython(ctx context.Context, repository string) (*running, error) {
 			stats, err := p.stats()
 			return counts{float64(stats.Tiles), float64(stats.Batches), time.Duration(stats.SessionCPU * float64(time.Second))}, err
 		},
-		stop: p.stop,
+		stop:  p.stop,
+		wrote: p.stderr.String,
 	}, nil
 }
 

@@ -74,7 +74,9 @@ func Build(race bool) (string, error) {
 }
 
 // Launch starts a stack and returns as soon as it listens.
-func Launch(o Options) (*Stack, error) {
+func Launch(o Options) (*Stack, error) { return launch(context.Background(), o) }
+
+func launch(ctx context.Context, o Options) (*Stack, error) {
 	binary, err := Build(o.Race)
 	if err != nil {
 		return nil, err
@@ -132,12 +134,15 @@ func Launch(o Options) (*Stack, error) {
 		return s, nil
 	case <-s.exited:
 		return nil, fmt.Errorf("the gateway ended with %s:\n%s", s.cmd.ProcessState, s.Output())
+	case <-ctx.Done():
+		s.Stop()
+		return nil, fmt.Errorf("the gateway did not listen in time:\n%s", s.Output())
 	}
 }
 
 // Start starts a stack and returns when /ping says that it serves.
 func Start(ctx context.Context, o Options) (*Stack, error) {
-	s, err := Launch(o)
+	s, err := launch(ctx, o)
 	if err != nil {
 		return nil, err
 	}
