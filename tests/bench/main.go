@@ -38,7 +38,7 @@ func main() {
 
 func run() error {
 	rounds := flag.Int("rounds", 5, "how often everything is measured")
-	each := flag.Duration("each", time.Second, "how long a load lasts, at the least: until 4 times what is in flight is answered")
+	each := flag.Duration("each", 2*time.Second, "how long a load lasts, at the least: until 4 times what is in flight is answered")
 	ofWaits := flag.Bool("waits", false, "measure what the batcher's wait costs and brings")
 	record := flag.Bool("record", false, "put the comparison into BENCHMARKS.md")
 	folder := flag.String("profile", "", "profile the gateway into this folder")
