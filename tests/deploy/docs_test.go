@@ -21,7 +21,7 @@ func TestDocuments(t *testing.T) {
 	}
 	known := map[string]bool{
 		// The set-up's own, and those of other programs.
-		"HISTOGATE_CACHE": true, "SAGEMAKER_BIND_TO_PORT": true, "GOMEMLIMIT": true, "GOMAXPROCS": true, "CUDA_VISIBLE_DEVICES": true,
+		"HISTOGATE_CACHE": true, "SAGEMAKER_BIND_TO_PORT": true, "GOMEMLIMIT": true, "CUDA_VISIBLE_DEVICES": true,
 		"OTEL_SERVICE_NAME": true, "OTEL_RESOURCE_ATTRIBUTES": true, "OTEL_EXPORTER_OTLP_HEADERS": true, "OTEL_BSP_MAX_QUEUE_SIZE": true,
 		// Not variables.
 		"KIND_GPU": true,

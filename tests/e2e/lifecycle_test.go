@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -41,16 +40,6 @@ func TestSIGHUPAndSIGTERM(t *testing.T) {
 	}
 	terminate(t, s)
 	gone(t, s.TritonPID())
-}
-
-// Where Triton shares the CPUs one of them is left to it, unless Go was told how many to use.
-func TestCPUs(t *testing.T) {
-	for set, want := range map[string]int{"": max(1, runtime.GOMAXPROCS(0)-1), "3": 3} {
-		s := start(t, stack.Options{Env: []string{"MODELS=h0-mini", "GOMAXPROCS=" + set}})
-		if used, err := s.Metric("go_sched_gomaxprocs_threads"); err != nil || used != float64(want) {
-			t.Errorf("GOMAXPROCS=%q: %v, %v; want %d", set, used, err, want)
-		}
-	}
 }
 
 // terminate has a stack end, in its time and well.

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime"
 	"runtime/debug"
 	"syscall"
 
@@ -61,11 +60,6 @@ func serve(ctx context.Context, cfg *gateway.Config, log *slog.Logger) error {
 	// (BENCHMARKS.md); bodies that fill their bound are collected more often.
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(int64(max(cfg.MaxInFlightBytes/4*3, leastMemory)))
-	}
-	// A Triton on the same CPUs feeds its model late when decoding takes them all: with one
-	// CPU fewer for Go more tiles are served (BENCHMARKS.md).
-	if cfg.TritonServer != "" && os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(max(1, runtime.GOMAXPROCS(0)-1))
 	}
 	g, err := gateway.New(ctx, cfg, log)
 	if errors.Is(err, context.Canceled) {
