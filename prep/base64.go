@@ -76,7 +76,7 @@ func diagnose(text []byte) error {
 			return fmt.Errorf("character %q at %d belongs to the URL-safe alphabet"+wanted, c, i)
 		case !isBase64(c):
 			r, _ := utf8.DecodeRune(text[i:])
-			return fmt.Errorf("character %s at %d"+wanted, quote(string(r)), i)
+			return fmt.Errorf("character %q at %d"+wanted, string(r), i)
 		}
 		size++
 	}

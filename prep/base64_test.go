@@ -54,10 +54,10 @@ func TestDecodeBase64Refuses(t *testing.T) {
 		"QQ==!":                       "more text after the padding, at character 4",
 		"QU D!":                       `character "!" at 4;`,
 		long + "QUé=":                 `character "é" at 82;`,
-		`QU\u0000=`:                   "character \"\ufffd\" at 2;",
-		"QQ\u00a0==":                  "character \"\ufffd\" at 2;", // a no-break space is not white space here
+		`QU\u0000=`:                   `character "\x00" at 2;`,
+		"QQ\u00a0==":                  `character "\u00a0" at 2;`, // a no-break space is not white space here
 		"😀":                           `character "😀" at 0;`,
-		`QU\fJ`:                       "character \"\ufffd\" at 2;",
+		`QU\fJ`:                       `character "\f" at 2;`,
 	} {
 		_, err := decodeBase64(nil, stringToken(t, inner))
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -33,7 +33,7 @@ func ParseBatch(body []byte, most int) (_ *Batch, err error) {
 		return nil, refuse(InvalidRequest, "", "the body is %s", err)
 	}
 	for _, at := range s.passed {
-		if s.passNonFinite = false; at < start || at >= end {
+		if s.passNonFinite, s.key = false, (token{}); at < start || at >= end {
 			return nil, refuse(InvalidRequest, "", "the body is %s", s.nonFinite(at, "a value"))
 		}
 	}

@@ -74,7 +74,7 @@ func TestBatchNonFinite(t *testing.T) {
 	with := func(more string) string { return good[:len(good)-1] + more + "}" }
 	const notJSON = " is not JSON; send a number or null"
 	elements := []string{good, with(`,"resolution":NaN`), with(`,"bulk_rna":[1,2,-Infinity,3]`), `NaN`, good, `[Infinity]`, with(`,"other":{"a":[Infinity]}`), `-Infinity`, with(`,"other":"NaN"`)}
-	wants := []string{"", "NaN" + notJSON + ` (slide_name "S1", patch_idx 7)`, "-Infinity" + notJSON, "not NaN", "", "not an array", "Infinity" + notJSON, "not a number", ""}
+	wants := []string{"", `NaN in "resolution"` + notJSON + ` (slide_name "S1", patch_idx 7)`, `-Infinity in "bulk_rna", at index 2, is not JSON`, "not NaN", "", "not an array", `Infinity in "other"` + notJSON, "not a number", ""}
 	requests := `"requests": [` + strings.Join(elements, " , ") + "]"
 	b, err := ParseBatch([]byte("{"+requests+"}"), len(elements))
 	if err != nil {
@@ -96,8 +96,8 @@ func TestBatchNonFinite(t *testing.T) {
 		`{"requests":[{"x":NaN}],` + requests + `}`: "the body is not valid JSON at byte 18: NaN" + notJSON,
 		`{"requests":NaN}`:                          "requests: missing, or no array",
 		`{"other":NaN}`:                             "the body is not valid JSON at byte 9: NaN" + notJSON,
-		`{"requests":[{"x":nan}]}`:                  "the body is not valid JSON at byte 18: nan" + notJSON,
-		`{"requests":[{"x":-inf}]}`:                 "the body is not valid JSON at byte 18: -inf" + notJSON,
+		`{"requests":[{"x":nan}]}`:                  "the body is not valid JSON at byte 18: nan in \"requests\"" + notJSON,
+		`{"requests":[{"x":-inf}]}`:                 "the body is not valid JSON at byte 18: -inf in \"requests\"" + notJSON,
 		`{"requests":[{"x":NaNs}]}`:                 "the body is not valid JSON at byte 21: 's'",
 		`{"requests":[{"x":+Infinity}]}`:            "the body is not valid JSON at byte 18: '+'",
 		`{"requests":[{NaN:1}]}`:                    "the body is not valid JSON at byte 14: 'N'",

@@ -25,6 +25,9 @@ type scanner struct {
 	// writes for such floats; passed is then where the first and the last of them are.
 	passNonFinite bool
 	passed        []int
+	// key and start are the document's member that is being scanned and where its value begins.
+	key   token
+	start int
 }
 
 func (s *scanner) fail(offset int, format string, args ...any) error {
@@ -117,6 +120,9 @@ func (s *scanner) object(depth int, member func(key, value token)) error {
 			return s.unexpected("a colon")
 		}
 		s.pos++
+		if depth == 1 {
+			s.key, s.start = key, s.pos
+		}
 		value, err := s.value(depth)
 		if err != nil {
 			return err
@@ -224,13 +230,27 @@ func (s *scanner) nonFinite(start int, wanted string) error {
 			continue
 		}
 		if !s.passNonFinite || i > 2 {
-			return s.fail(start, "%s is not JSON; send a number or null", word)
+			return s.fail(start, "%s%s", word, s.notJSON(start))
 		}
 		s.passed = append(s.passed[:min(len(s.passed), 1)], start)
 		s.pos = start + len(word)
 		return nil
 	}
 	return s.unexpected(wanted)
+}
+
+// notJSON says of a value that is no number in which member it is, and what could be there.
+func (s *scanner) notJSON(at int) string {
+	if s.key.kind == missing {
+		return " is not JSON; send a number or null"
+	}
+	key := s.key.text()
+	before, index := scanner{data: s.data[:at], pos: s.start}, 0
+	if key != bulkRNA.String() || before.next() != '[' {
+		return fmt.Sprintf(" in %s is not JSON; send a number or null", quote(key))
+	}
+	_ = before.array(2, func(token) { index++ }) // it ends early
+	return fmt.Sprintf(" in %s, at index %d, is not JSON; send a number, or %s", quote(key), index, unmeasured)
 }
 
 func (s *scanner) digits() bool {

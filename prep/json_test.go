@@ -136,9 +136,12 @@ func TestParseRequestRefuses(t *testing.T) {
 		"bare key":                  {`{x:1}`, 1, "'x' where a key in quotes"},
 		"single quotes":             {`{'x':1}`, 1, "'\\'' where a key in quotes"},
 		"comment":                   {`{/**/"x":1}`, 1, "'/' where a key"},
-		"-Infinity":                 {`{"x":-Infinity}`, 5, "-Infinity is not JSON; send a number or null"},
-		"NaN":                       {`{"x":NaN}`, 5, "NaN is not JSON; send a number or null"},
-		"Infinity":                  {`{"x":Infinity}`, 5, "Infinity is not JSON; send a number or null"},
+		"-Infinity":                 {`{"x":-Infinity}`, 5, `-Infinity in "x" is not JSON; send a number or null`},
+		"NaN":                       {`{"x":NaN}`, 5, `NaN in "x" is not JSON; send a number or null`},
+		"NaN of the RNA":            {`{"bulk_\u0072na": [ 1,[2,"],"], {"bulk_rna":[3,4]} ,NaN]}`, 52, `NaN in "bulk_rna", at index 3, is not JSON; send a number, or -1 for a gene that was not measured`},
+		"NaN deep in the RNA":       {`{"x":[0,0],"bulk_rna":[1.5,2,3,[4,-Infinity]]}`, 34, `-Infinity in "bulk_rna", at index 3, is not JSON`},
+		"NaN as the RNA":            {`{"bulk_rna":NaN}`, 12, `NaN in "bulk_rna" is not JSON; send a number or null`},
+		"Infinity":                  {`{"x":Infinity}`, 5, `Infinity in "x" is not JSON; send a number or null`},
 		"True":                      {`{"x":True}`, 5, "'T' where a value"},
 		"nul":                       {`{"x":nul}`, 5, "'n' where a value"},
 		"nulls":                     {`{"x":nulls}`, 9, "'s' where a comma"},
@@ -197,7 +200,7 @@ func TestParseRequestRefuses(t *testing.T) {
 // A document that is wrong after its slide and patch still names them.
 func TestSyntaxErrorNamesTheTile(t *testing.T) {
 	_, err := ParseRequest([]byte(`{"slide_name":"S\u0031","patch_idx":7,"x":NaN}`))
-	const want = `the body is not valid JSON at byte 42: NaN is not JSON; send a number or null (slide_name "S1", patch_idx 7)`
+	const want = `the body is not valid JSON at byte 42: NaN in "x" is not JSON; send a number or null (slide_name "S1", patch_idx 7)`
 	if err == nil || err.Error() != want {
 		t.Errorf("the error is\n%v, want\n%s", err, want)
 	}

@@ -72,15 +72,15 @@ func (p *bulkRNAPreparer) parse(row []float32, array []byte) *Error {
 	pos := skipSpace(array, 1)
 	for array[pos] != ']' {
 		if c := array[pos]; c != '-' && c-'0' > 9 {
-			return refuseRNA("the value at index %d is not a number", n)
+			return refuseRNA("the value at index %d is not a number; send one, or %s", n, unmeasured)
 		}
 		v, length := parseFloat32(array[pos:])
 		switch {
 		case math.IsInf(float64(v), 0):
 			return refuseRNA("the value at index %d, %s, is not finite in 32-bit floating point", n, clip(string(array[pos:pos+length])))
 		case v < 0 && v != notMeasured && p.domain == Counts:
-			return refuseRNA("the value at index %d, %s, is negative; %s takes counts, and -1 for a gene that was not measured",
-				n, clip(string(array[pos:pos+length])), p.model)
+			return refuseRNA("the value at index %d, %s, is negative; %s takes counts, and %s",
+				n, clip(string(array[pos:pos+length])), p.model, unmeasured)
 		case n < len(row):
 			row[n] = v
 		}

@@ -55,6 +55,7 @@ const (
 
 const (
 	notMeasured = -1
+	unmeasured  = "-1 for a gene that was not measured" // as errors have it
 	perMillion  = 1e6
 	smallestStd = 1e-8
 )
