@@ -90,11 +90,8 @@ func (g *Gateway) parseBatch(ctx context.Context, t *trace, m *model, body []byt
 	if err != nil {
 		return nil, "", err
 	}
-	mode := prep.Mode(batch.Mode)
-	if mode == "" {
-		mode = prep.Prediction // as for one tile
-	}
-	if err := m.spec.CheckMode(mode); err != nil {
+	mode, err := m.mode(prep.Mode(batch.Mode))
+	if err != nil {
 		return nil, "", err
 	}
 	t.mode = m.modeName(mode)

@@ -111,7 +111,7 @@ func TestBatchErrorsOfTheCall(t *testing.T) {
 		{body: `{"requests":[}`, status: 400, code: "invalid_request", named: []string{"JSON"}},
 		{body: batchOf("nope", goodTile), status: 400, code: "unsupported_mode", named: []string{"nope", "embedding"}},
 		{body: batchOf("metadata", goodTile), status: 400, code: "unsupported_mode", named: []string{"metadata"}},
-		{body: `{"requests":[` + goodTile + `]}`, status: 400, code: "unsupported_mode", named: []string{"prediction"}}, // the default
+		{body: `{"requests":[` + goodTile + `]}`, status: 400, code: "unsupported_mode", named: []string{"none was sent, which means prediction"}},
 		{body: batchOf("embedding", goodTile, goodTile, goodTile), status: 400, code: "invalid_request", named: []string{"requests", "3", "2"}},
 		{body: batchOf("embedding", goodTile), header: []string{"Content-Type", "image/png"}, status: 415, code: CodeUnsupportedMediaType},
 		{body: batchOf("embedding", goodTile), header: []string{"Accept", mediaFloats}, status: 406, code: CodeNotAcceptable},

@@ -76,7 +76,7 @@ func (g *Gateway) errorExamples() []error {
 		refuse(CodeUnauthorized, noKey),
 		fiber.ErrNotFound,
 		unknownModel("h9", g.models.names),
-		fiber.ErrMethodNotAllowed,
+		wrongMethod(fiber.MethodPost),
 		refuse(CodeNotAcceptable, "the answer is %s, which Accept %q leaves out", strings.Join([]string{mediaJSON, mediaFloats}, " or "), "text/html"),
 		fiber.ErrRequestTimeout,
 		g.bodies.tooLarge(),

@@ -221,8 +221,6 @@ func frameworkCode(err *fiber.Error) Code {
 	switch err.Code {
 	case http.StatusNotFound:
 		return CodeNotFound
-	case http.StatusMethodNotAllowed:
-		return CodeMethodNotAllowed
 	case http.StatusRequestTimeout:
 		return CodeRequestTimeout
 	case http.StatusRequestEntityTooLarge:
@@ -244,8 +242,6 @@ func frameworkDetail(code Code, message string) string {
 	switch code {
 	case CodeNotFound:
 		return "there is no such route; send tiles to /invocations or to /api/{embed,predict,predict_with_embedding,batch}/{model}"
-	case CodeMethodNotAllowed:
-		return "this route does not take that method; the Allow header names those it takes"
 	case CodeRequestTimeout:
 		return "the request did not arrive in time; send it in one piece, or over a faster connection"
 	case CodeHeaderTooLarge:
@@ -255,6 +251,11 @@ func frameworkDetail(code Code, message string) string {
 	default:
 		return ""
 	}
+}
+
+// wrongMethod names the methods that would have been taken.
+func wrongMethod(allowed string) error {
+	return refuse(CodeMethodNotAllowed, "this route takes no such method; it takes %s", allowed)
 }
 
 // unknownModel lists what could have been asked for.

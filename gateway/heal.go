@@ -279,6 +279,9 @@ func (h *health) load(ctx context.Context) (time.Duration, error) {
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
+	if t := h.trouble.Load(); t != nil && *t == unreachable {
+		h.down(beingLoaded) // which takes minutes, if the checkpoint is large
+	}
 	loading, cancel := context.WithTimeout(ctx, h.loadTimeout)
 	defer cancel()
 	began, old := time.Now(), h.child.backends(name) // one that still answers what it was sent before

@@ -268,7 +268,8 @@ func TestTritonThatTakesNoOrders(t *testing.T) {
 	}
 }
 
-// A load that hangs keeps no other model from being loaded.
+// A load that hangs keeps no other model from being loaded, and is not taken for a Triton
+// that is not there.
 func TestLoadThatHangsKeepsNobodyElse(t *testing.T) {
 	spec, err := prep.ParseSpec([]byte(testSpec))
 	if err != nil {
@@ -287,17 +288,22 @@ func TestLoadThatHangsKeepsNobodyElse(t *testing.T) {
 	}
 	defer client.Close()
 	turn := make(chan struct{}, 1)
-	load := func(ctx context.Context, name string) error {
+	healthOf := func(name string) *health {
 		named := *spec
 		named.Name = name
-		_, err := newHealth(&model{spec: &named, window: newWindow(1)}, client, nil, turn, time.Minute, newMetrics(nil, newAdmission(1, 1, 1)), slog.New(slog.DiscardHandler)).load(ctx)
-		return err
+		h := newHealth(&model{spec: &named, window: newWindow(1)}, client, nil, turn, time.Minute, newMetrics(nil, newAdmission(1, 1, 1)), slog.New(slog.DiscardHandler))
+		h.down(unreachable)
+		return h
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), loadTurn+2*time.Second)
 	defer cancel()
-	go func() { _ = load(ctx, "hangs") }() // until the test ends
+	hanging := healthOf("hangs")
+	go func() { _, _ = hanging.load(ctx) }() // until the test ends
 	<-began
-	if err := load(ctx, "small"); err != nil {
+	if now := *hanging.trouble.Load(); now != beingLoaded {
+		t.Errorf("while it loads: %+v", now)
+	}
+	if _, err := healthOf("small").load(ctx); err != nil {
 		t.Error(err)
 	}
 }

@@ -33,7 +33,7 @@ func newHealth(m *model, triton *tritonclient.Client, child *child, loading chan
 	h := &health{model: m, triton: triton, child: child, loading: loading, loadTimeout: loadTimeout, metrics: metrics, log: log.With("model", m.spec.Name)}
 	h.reloads = restarts{atOnce: reloadsAtOnce, soonest: retryMin}
 	h.life.Store(newLife())
-	h.down(trouble{reason: "it is being loaded"})
+	h.down(beingLoaded)
 	if m.broken != "" {
 		h.down(trouble{reason: m.broken, lasting: true})
 	}
@@ -47,6 +47,11 @@ type trouble struct {
 	// no use to wait.
 	lasting bool
 }
+
+var (
+	beingLoaded = trouble{reason: "it is being loaded"}
+	unreachable = trouble{reason: "the inference server is starting or cannot be reached"}
+)
 
 // life is a model's time from one load to the next, its generation. What becomes of a request that
 // was sent in an earlier one tells nothing of this one.
@@ -222,7 +227,7 @@ func explain(err error) trouble {
 	case failure.Kind == tritonclient.NoModelControl:
 		return trouble{"the inference server does not load models on request", true}
 	case failure.Kind == tritonclient.Unavailable:
-		return trouble{"the inference server is starting or cannot be reached", false}
+		return unreachable
 	case errors.Is(err, errLoading) && isIll(failure.Kind):
 		return trouble{"the inference server cannot load it", true}
 	case errors.Is(err, errLoading):

@@ -100,22 +100,29 @@ func (g *Gateway) invocations(c *fiber.Ctx) error {
 		if err != nil {
 			return nil, "", err
 		}
-		mode := prep.Mode(text)
-		switch {
-		case text != "":
-		case r.IsRaw():
-			mode = m.spec.Modes[0] // what an image alone has always been answered with
+		switch mode := prep.Mode(text); {
+		case mode == metadataMode:
+			return m, mode, nil
+		case mode == "" && r.IsRaw():
+			return m, m.spec.Modes[0], nil // what an image alone has always been answered with
 		default:
-			mode = prep.Prediction // clients count on it, whatever the model
+			mode, err = m.mode(mode)
+			return m, mode, err
 		}
-		if mode != metadataMode {
-			err = m.spec.CheckMode(mode)
-		}
-		if failure, ok := errors.AsType[*prep.Error](err); ok && text == "" {
-			failure.Detail = "none was sent, which means prediction: " + failure.Detail
-		}
-		return m, mode, err
 	})
+}
+
+// mode is that of a document which asks for one, or for none. Clients count on what none
+// means, whatever the model.
+func (m *model) mode(asked prep.Mode) (prep.Mode, error) {
+	if asked != "" {
+		return asked, m.spec.CheckMode(asked)
+	}
+	err := m.spec.CheckMode(prep.Prediction)
+	if failure, ok := errors.AsType[*prep.Error](err); ok {
+		failure.Detail = "none was sent, which means prediction: " + failure.Detail
+	}
+	return prep.Prediction, err
 }
 
 func (g *Gateway) metadata(c *fiber.Ctx) error {
@@ -184,6 +191,9 @@ func (g *Gateway) observe(c *fiber.Ctx) error {
 	if errors.Is(err, errAwaited) {
 		c.Status(fiber.StatusContinue)
 		return nil
+	}
+	if errors.Is(err, fiber.ErrMethodNotAllowed) {
+		err = wrongMethod(c.GetRespHeader(fiber.HeaderAllow))
 	}
 	if route := c.Route(); route.Path != "/" { // that of this middleware: nothing matched
 		t.route = route.Path
