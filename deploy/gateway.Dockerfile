@@ -12,7 +12,9 @@ RUN go mod download
 COPY gateway gateway
 COPY prep prep
 COPY tritonclient tritonclient
-RUN go build -trimpath -o /gateway ./gateway/cmd/gateway
+# What /diagnostics and the metric histogate_build_info say: git is not in the context.
+ARG REVISION=
+RUN go build -trimpath -ldflags "-X histogate/gateway.revision=$REVISION" -o /gateway ./gateway/cmd/gateway
 
 FROM debian:bookworm-slim
 # Each library that the binary is linked to, and nothing else.

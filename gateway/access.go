@@ -28,7 +28,7 @@ func readAccess(cfg *Config) (k *keys, c *certificate, err error) {
 			mistakes = append(mistakes, fmt.Errorf("API_KEYS_FILE=%q: %w", cfg.APIKeysFile, err))
 		}
 	}
-	if cfg.TLSCertFile != "" {
+	if cfg.TLSCertFile != "" && cfg.TLSKeyFile != "" { // one alone is told of already
 		c = &certificate{cert: cfg.TLSCertFile, key: cfg.TLSKeyFile}
 		if err := c.read(); err != nil {
 			mistakes = append(mistakes, fmt.Errorf("TLS_CERT_FILE=%q TLS_KEY_FILE=%q: %w; name the PEM files of a certificate and of its own key", cfg.TLSCertFile, cfg.TLSKeyFile, err))

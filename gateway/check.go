@@ -42,13 +42,15 @@ func Check(ctx context.Context, cfg *Config, configured error) (f Findings) {
 		f.looked("the models %s", strings.Join(p.models.names, ", "))
 	}
 	f.checkModels(ctx, &p)
-	api, admin, err := cfg.listen()
-	if err == nil {
-		api.Close()
-		admin.Close()
+	if cfg.Port == 0 || cfg.Port != cfg.MetricsPort { // else it is among the mistakes
+		api, admin, err := cfg.listen()
+		if err == nil {
+			api.Close()
+			admin.Close()
+		}
+		f.mistake(err)
+		f.looked("the ports")
 	}
-	f.mistake(err)
-	f.looked("the ports")
 	if cfg.TensorTransport == transportAuto {
 		f.checkSharedMemory(p.models)
 	}
@@ -116,7 +118,7 @@ func (f *Findings) checkModels(ctx context.Context, p *plan) {
 			f.mistake(fmt.Errorf("model %s: %s", m.spec.Name, m.broken))
 		case p.cfg.ModelDir != "" && p.built != "":
 		default:
-			err := modelrepo.CheckVersion(p.cfg.ModelRepository, m.spec.Name, target)
+			err := modelrepo.CheckVersion(p.cfg.ModelRepository, m.spec.Name, m.config.Backend, target)
 			if err == nil {
 				continue
 			}

@@ -35,7 +35,7 @@ func soundSettings(t *testing.T) map[string]string {
 	t.Helper()
 	folder := t.TempDir()
 	models := repository(t, testSpec, testConfig)
-	write(t, 0o600, "weights", models, "small", "1", "model.onnx")
+	write(t, 0o600, "\x3a\x00", models, "small", "1", "model.onnx") // a graph of nothing
 	write(t, 0o600, "", folder, "backends", "histogate", "model.py")
 	write(t, 0o600, "", folder, "backends", "python", "libtriton_python.so")
 	write(t, 0o700, "", folder, "backends", "python", "triton_python_backend_stub")
@@ -94,13 +94,24 @@ func TestCheckFindsEachMistake(t *testing.T) {
 		"empty repository":               {func(env map[string]string) { env["MODEL_REPOSITORY"] = t.TempDir() }, []string{"holds no model: put a folder"}, nil},
 		"names":                          {func(env map[string]string) { env["MODELS"] = "tiny,large" }, []string{`MODELS: "large" is no model of`}, nil},
 		"default model":                  {func(env map[string]string) { env["DEFAULT_MODEL"] = "large" }, []string{`DEFAULT_MODEL="large" is not among the models: [small]`}, nil},
-		"pinged model":                   {func(env map[string]string) { env["PING_MODE"] = "large" }, []string{`PING_MODE="large": "large" is neither`}, nil},
+		"default and pinged model": {func(env map[string]string) { env["DEFAULT_MODEL"], env["PING_MODE"] = "large", "huge" },
+			[]string{`DEFAULT_MODEL="large"`, `PING_MODE="huge"`}, nil},
+		"pinged model": {func(env map[string]string) { env["PING_MODE"] = "large" }, []string{`PING_MODE="large": "large" is neither`}, nil},
 		"spec": {func(env map[string]string) {
 			write(t, 0o600, strings.NewReplacer("modes: [embedding]", "modes: [prediction]", "std: [1, 1, 1]", "std: [1, 0, 1]").Replace(testSpec), folder(env), "spec.yaml")
 		}, []string{"spec.yaml: tile", "spec.yaml: modes[0]"}, nil},
 		"configuration": {func(env map[string]string) {
 			write(t, 0o600, strings.NewReplacer("dims: [ 3 ]", "dims: [ 5 ]", "max_batch_size: 4", "max_batch_size: 8").Replace(testConfig), folder(env), "config.pbtxt")
 		}, []string{"max_batch_size is 8, spec.yaml says 4", "shape of output embedding is [5], spec.yaml says [3]"}, nil},
+		"no configuration": {func(env map[string]string) { remove(t, folder(env), "config.pbtxt") }, []string{"the folder of a model holds a spec.yaml and a config.pbtxt"}, nil},
+		"checkpoint of another name": {func(env map[string]string) {
+			remove(t, folder(env), "1", "model.onnx")
+			write(t, 0o600, "weights", folder(env), "1", "weights.onnx")
+		}, []string{"model small: its folder 1 holds neither model.pt2 nor model.onnx"}, nil},
+		"no ONNX": {func(env map[string]string) { write(t, 0o600, "junk", folder(env), "1", "model.onnx") }, []string{"model small: model.onnx in its folder 1 cannot be used: it is no ONNX model"}, nil},
+		"another backend": {func(env map[string]string) {
+			write(t, 0o600, strings.Replace(testConfig, `"histogate"`, `"python"`, 1), folder(env), "config.pbtxt")
+		}, []string{`model small: its folder 1 holds no model.py, which the backend "python" runs`}, nil},
 		"no version":    {func(env map[string]string) { remove(t, folder(env), "1") }, []string{"model small: its folder holds no version: put its checkpoint into a folder 1"}, nil},
 		"empty version": {func(env map[string]string) { remove(t, folder(env), "1", "model.onnx") }, []string{"model small: its version 1 is an empty folder"}, nil},
 		"empty checkpoint": {func(env map[string]string) {
@@ -121,7 +132,8 @@ func TestCheckFindsEachMistake(t *testing.T) {
 		}, []string{"has the shape [B, 3, 9, 9] in the metadata; the spec has"}, nil},
 		"checkpoint folder": {func(env map[string]string) { env["MODEL_DIR"] = t.TempDir() }, []string{"holds no checkpoint that a spec in MODEL_REPOSITORY="}, nil},
 		"ports": {func(env map[string]string) { env["PORT"], env["METRICS_PORT"] = port, port },
-			[]string{"PORT and METRICS_PORT are both", " PORT=" + port, " METRICS_PORT=" + port}, nil},
+			[]string{"PORT and METRICS_PORT are both"}, nil},
+		"port taken":   {func(env map[string]string) { env["PORT"] = port }, []string{" PORT=" + port + ": listen tcp"}, nil},
 		"host":         {func(env map[string]string) { env["HOST"] = "192.0.2.1" }, []string{"PORT=0", "set HOST to an address of this machine"}, nil},
 		"port range":   {func(env map[string]string) { env["SAGEMAKER_SAFE_PORT_RANGE"] = "1-3" }, []string{"must be two port numbers"}, nil},
 		"tritonserver": {func(env map[string]string) { env["TRITON_SERVER"] = env["API_KEYS_FILE"] }, []string{"name the file of a tritonserver that this process may run"}, nil},
@@ -142,7 +154,8 @@ func TestCheckFindsEachMistake(t *testing.T) {
 			env["TRITON_SERVER"], env["BATCH_MAX_SIZE"], env["TENSOR_TRANSPORT"] = "", "2", "raw"
 		},
 			[]string{"need TRITON_SERVER"}, []string{"no Triton answers there now"}},
-		"address": {func(env map[string]string) { env["TRITON_SERVER"], env["TRITON_ADDRESS"] = "", "nowhere" }, []string{`TRITON_ADDRESS="nowhere": must be host:port`}, nil},
+		"two Tritons": {func(env map[string]string) { env["TRITON_ADDRESS"] = "127.0.0.1:1" }, nil, []string{"TRITON_ADDRESS is passed over"}},
+		"address":     {func(env map[string]string) { env["TRITON_SERVER"], env["TRITON_ADDRESS"] = "", "nowhere" }, []string{`TRITON_ADDRESS="nowhere": must be host:port`}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			env := soundSettings(t)

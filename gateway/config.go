@@ -256,6 +256,9 @@ func ReadConfig(args []string, lookupEnv func(string) (string, bool), usage io.W
 	if (c.TLSCertFile == "") != (c.TLSKeyFile == "") {
 		mistakes = append(mistakes, errors.New("one of TLS_CERT_FILE and TLS_KEY_FILE is set alone: set both, or none for plain HTTP"))
 	}
+	if c.TritonServer != "" && isSet["TRITON_ADDRESS"] {
+		c.warnings = append(c.warnings, "TRITON_ADDRESS is passed over, as TRITON_SERVER has a Triton of its own started; set one of them")
+	}
 	// What is zero here, though it must not be, is reported already.
 	if c.MaxInFlightBytes > 0 && c.MaxInFlightBytes < c.MaxBodyBytes {
 		mistakes = append(mistakes, fmt.Errorf("MAX_IN_FLIGHT_BYTES=%d is less than the %d of MAX_BODY_BYTES: no such body could ever be taken", c.MaxInFlightBytes, c.MaxBodyBytes))

@@ -32,7 +32,7 @@ type diagnostics struct {
 
 type versions struct {
 	Gateway  string `json:"gateway"`
-	Revision string `json:"revision,omitempty"` // of the source, where it was built in a checkout
+	Revision string `json:"revision,omitempty"` // of the source, where it was built in a checkout or was told
 	Modified bool   `json:"modified,omitempty"` // beyond that revision
 	Go       string `json:"go"`
 	Triton   string `json:"triton,omitempty"` // once it was connected
@@ -131,9 +131,12 @@ func byCause(families []*dto.MetricFamily, name, model string) map[string]float6
 	return counts
 }
 
+// revision is set by the linker where there is no checkout to ask, as in an image.
+var revision string
+
 // builtFrom is what this program was built from.
 func builtFrom() versions {
-	v := versions{Go: runtime.Version()}
+	v := versions{Revision: revision, Go: runtime.Version()}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return v

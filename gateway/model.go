@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 
@@ -72,17 +73,17 @@ func readModels(cfg *Config, broken map[string]modelrepo.Model) (*models, error)
 			served.byName[n] = m
 		}
 	}
-	if len(mistakes) == 0 && cfg.DefaultModel != "" {
+	if len(mistakes) > 0 { // what is named may be what could not be read
+		return served, errors.Join(mistakes...)
+	}
+	if cfg.DefaultModel != "" {
 		if served.fallback = served.byName[cfg.DefaultModel]; served.fallback == nil {
 			mistakes = append(mistakes, fmt.Errorf("DEFAULT_MODEL=%q is not among the models: %v", cfg.DefaultModel, served.names))
 		}
 	}
-	if len(mistakes) == 0 {
-		var err error
-		served.pinged, err = served.readiness(cfg.PingMode)
-		mistakes = append(mistakes, err)
-	}
-	return served, errors.Join(mistakes...)
+	var err error
+	served.pinged, err = served.readiness(cfg.PingMode)
+	return served, errors.Join(append(mistakes, err)...)
 }
 
 func readModel(cfg *Config, folder, name string) (*model, error) {
@@ -90,6 +91,9 @@ func readModel(cfg *Config, folder, name string) (*model, error) {
 	configPath := filepath.Join(folder, "config.pbtxt")
 	config, configErr := tritonclient.ReadModelConfig(configPath)
 	if err := errors.Join(specErr, configErr); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%w; the folder of a model holds a spec.yaml and a config.pbtxt", err)
+		}
 		return nil, fmt.Errorf("model %s: %w", name, err)
 	}
 	if spec.Name != name {

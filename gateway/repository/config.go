@@ -19,7 +19,7 @@ const fixedBatch = "fixed_batch"
 func (f *fitted) config() []byte {
 	c := &kserve.ModelConfig{
 		Name:         f.spec.Name,
-		Backend:      "histogate",
+		Backend:      backendName,
 		MaxBatchSize: int32(f.spec.Batching.MaxBatchSize), // at most 1024, as checked
 		SchedulingChoice: &kserve.ModelConfig_DynamicBatching{DynamicBatching: &kserve.ModelDynamicBatching{
 			MaxQueueDelayMicroseconds: Microseconds(f.spec.Batching),

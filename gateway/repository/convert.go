@@ -43,6 +43,9 @@ func Convert(out, from string, models []string, changes Changes) error {
 	if err != nil {
 		return err
 	}
+	if inside(from, out) {
+		return fmt.Errorf("%s lies in %s, where Triton would take it for a model; name a folder beside it", out, from)
+	}
 	if err := makeEmpty(out); err != nil {
 		return err
 	}
@@ -54,6 +57,18 @@ func Convert(out, from string, models []string, changes Changes) error {
 		}
 	}
 	return errors.Join(mistakes...)
+}
+
+// inside tells of a path that lies in a folder. A folder whose absolute path is
+// not known is none.
+func inside(folder, path string) bool {
+	outer, outerErr := filepath.Abs(folder)
+	inner, innerErr := filepath.Abs(path)
+	if outerErr != nil || innerErr != nil {
+		return false
+	}
+	way, err := filepath.Rel(outer, inner)
+	return err == nil && way != "." && filepath.IsLocal(way)
 }
 
 func convert(out, from string, spec *prep.Spec) error {

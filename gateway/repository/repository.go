@@ -98,6 +98,9 @@ func Build(out string, o Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := checkOwners(specs); err != nil {
+		return nil, err
+	}
 	files, err := os.ReadDir(o.ModelDir)
 	if err != nil {
 		return nil, fmt.Errorf("the model folder: %w", err)
@@ -129,6 +132,19 @@ func Build(out string, o Options) (*Result, error) {
 	return result, nil
 }
 
+// checkOwners refuses a checkpoint that two specs name: one of them is hardly meant.
+func checkOwners(specs []*prep.Spec) error {
+	owners := map[string]string{}
+	var mistakes []error
+	for _, spec := range specs {
+		if owner := owners[spec.Checkpoint]; owner != "" && spec.Checkpoint != "" {
+			mistakes = append(mistakes, fmt.Errorf("%s and %s both name the checkpoint %s; name another in the %s of one of them, or none", owner, spec.Name, spec.Checkpoint, specName))
+		}
+		owners[spec.Checkpoint] = spec.Name
+	}
+	return errors.Join(mistakes...)
+}
+
 // makeEmpty makes a folder, unless it is there and empty.
 func makeEmpty(folder string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
@@ -152,7 +168,6 @@ func readSpecs(folder string, names []string) ([]*prep.Spec, error) {
 	}
 	specs := make([]*prep.Spec, 0, len(names))
 	var mistakes []error
-	owners := map[string]string{}
 	for _, name := range names {
 		path := filepath.Join(folder, name, specName)
 		text, err := prep.ReadFile(os.DirFS(filepath.Dir(path)), filepath.Base(path))
@@ -166,10 +181,7 @@ func readSpecs(folder string, names []string) ([]*prep.Spec, error) {
 			err = fmt.Errorf("%s: %w", path, err)
 		case spec.Name != name:
 			err = fmt.Errorf("%s: the name in it is %q; it must be the folder's", path, spec.Name)
-		case spec.Checkpoint != "" && owners[spec.Checkpoint] != "":
-			err = fmt.Errorf("%s: checkpoint %s is that of %s already", path, spec.Checkpoint, owners[spec.Checkpoint])
 		default:
-			owners[spec.Checkpoint] = name
 			specs = append(specs, spec)
 		}
 		mistakes = append(mistakes, err)

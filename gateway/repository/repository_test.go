@@ -94,7 +94,7 @@ func TestBuild(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := CheckVersion(out, name, o.Target); err != nil {
+		if err := CheckVersion(out, name, config.Backend, o.Target); err != nil {
 			t.Errorf("what was built is no good: %v", err)
 		}
 		var inputs, outputs []any
@@ -263,6 +263,35 @@ func TestBuildNamed(t *testing.T) {
 	o.Models = []string{"nope"}
 	if _, err := Build(filepath.Join(t.TempDir(), "out"), o); err == nil {
 		t.Error("a model without a spec is built")
+	}
+}
+
+// A model that was made of a copy of another's folder is converted beside it, as each has
+// a checkpoint of its own there. Built, both would be the same.
+func TestCheckpointOfTwo(t *testing.T) {
+	models := t.TempDir()
+	for name, from := range map[string]string{"tissue-seg": "tissue-seg", "liver-seg": "tissue-seg"} {
+		if err := os.CopyFS(filepath.Join(models, name), os.DirFS(filepath.Join("../../model_repository", from))); err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range []string{specName, "config.pbtxt"} {
+			path := filepath.Join(models, name, file)
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, []byte(strings.ReplaceAll(string(text), from, name)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := Convert(t.TempDir(), models, nil, Changes{TileTransport: prep.UInt8Transport}); err != nil {
+		t.Error(err)
+	}
+	o := options(modelDir(t, map[string]checkpointtest.Package{"tissue_seg_aoti.pt2": {}}))
+	o.Specs = models
+	if _, err := Build(t.TempDir(), o); err == nil || !strings.Contains(err.Error(), "liver-seg and tissue-seg both name the checkpoint tissue_seg_aoti.pt2; name another") {
+		t.Error(err)
 	}
 }
 

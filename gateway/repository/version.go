@@ -5,14 +5,16 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
 
 // CheckVersion tells what is wrong with the version of a model that Triton would load
-// from a repository: the one with the highest number. It must hold something, and what
-// lies there as .pt2 must be whole, for the target and as the model's spec says.
-func CheckVersion(repository, model string, target Target) error {
+// from a repository: the one with the highest number. It must hold what the model's
+// backend runs; what lies there as .pt2 must be whole, for the target and as the model's
+// spec says, and a model.onnx must be whole.
+func CheckVersion(repository, model, backend string, target Target) error {
 	specs, err := readSpecs(repository, []string{model}) // without its lists, as fit takes it
 	if err != nil {
 		return err
@@ -39,7 +41,7 @@ func CheckVersion(repository, model string, target Target) error {
 	if len(files) == 0 {
 		return fmt.Errorf("its version %d is an empty folder: put its checkpoint there", latest)
 	}
-	var mistakes []error
+	mistakes := []error{checkLoaded(version, backend)}
 	for _, f := range files {
 		if !isCheckpoint(f) {
 			mistakes = append(mistakes, checkFile(version, f.Name()))
@@ -54,8 +56,36 @@ func CheckVersion(repository, model string, target Target) error {
 	return errors.Join(mistakes...)
 }
 
+// backendName is the one backend that this repository's models name; pythonBackend is
+// Triton's own, which runs a model.py of the model's.
+const (
+	backendName   = "histogate"
+	pythonBackend = "python"
+)
+
+// checkLoaded tells of a version's folder without a file that the backend could run. Of
+// other backends than these two it is not known what they take.
+func checkLoaded(folder, backend string) error {
+	none := func(names ...string) bool {
+		return !slices.ContainsFunc(names, func(name string) bool {
+			_, err := os.Lstat(filepath.Join(folder, name)) // a link to nothing is told of elsewhere
+			return err == nil
+		})
+	}
+	switch {
+	case backend == backendName && none("model.pt2", onnxName):
+		return fmt.Errorf("its folder %s holds neither model.pt2 nor %s, which the backend %q looks for: name the checkpoint so", filepath.Base(folder), onnxName, backend)
+	case backend == pythonBackend && none("model.py"):
+		return fmt.Errorf("its folder %s holds no model.py, which the backend %q runs: put one there, or write backend: %q into its config.pbtxt, which runs checkpoints", filepath.Base(folder), backend, backendName)
+	}
+	return nil
+}
+
+const onnxName = "model.onnx"
+
 // checkFile tells of a file in a version's folder that cannot be read, such as a link to
-// nothing, and of a model's that is empty. What else may be wrong only its backend knows.
+// nothing, of a model's that is empty, and of an ONNX model that is none. What else may be
+// wrong only its backend knows.
 func checkFile(folder, name string) error {
 	path := filepath.Join(folder, name)
 	info, err := os.Stat(path)
@@ -70,6 +100,10 @@ func checkFile(folder, name string) error {
 		return fmt.Errorf("%s in its folder %s cannot be read: %w; put a file there that this process may read, or mend the link", name, filepath.Base(folder), withoutPath(err))
 	case info.Mode().IsRegular() && info.Size() == 0 && strings.HasPrefix(name, "model."):
 		return fmt.Errorf("%s in its folder %s is empty; put the checkpoint there", name, filepath.Base(folder))
+	case info.Mode().IsRegular() && name == onnxName:
+		if err := checkONNX(folder, name); err != nil {
+			return fmt.Errorf("%s in its folder %s cannot be used: %w", name, filepath.Base(folder), err)
+		}
 	}
 	return nil
 }

@@ -27,7 +27,11 @@ func health(args []string, lookupEnv func(string) (string, bool), stderr io.Writ
 	case len(args) == 1 && strings.HasPrefix(args[0], "/"):
 		path = args[0]
 	case len(args) > 0:
-		fmt.Fprintln(stderr, "usage: gateway health [PATH]\n\nPATH begins with a slash: /livez, /readyz, /ping (the default).")
+		fmt.Fprintln(stderr, "usage: gateway health [PATH]\n\nPATH begins with a slash: /livez, /readyz, /ping (the default). "+
+			"What else it goes by are the settings of gateway serve, from the environment.")
+		if isHelp(args[0]) {
+			return 0
+		}
 		return 1
 	}
 	cfg, err := gateway.ReadConfig(nil, lookupEnv, stderr)

@@ -52,6 +52,7 @@ func TestHealth(t *testing.T) {
 		{"a port that nobody knows", []string{"PORT=0"}, nil, 1, "nothing", "give PORT a number"},
 		{"a wrong setting", []string{"PORT=x"}, nil, 1, "nothing", "PORT"},
 		{"not a path", []string{port}, []string{"livez"}, 1, "nothing", "usage"},
+		{"help", []string{port}, []string{"-h"}, 0, "nothing", "usage"},
 		{"two paths", []string{port}, []string{"/livez", "/ping"}, 1, "nothing", "usage"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -66,7 +67,7 @@ func TestHealth(t *testing.T) {
 			}
 			var stderr strings.Builder
 			code := health(test.args, lookup, &stderr)
-			if code != test.code || asked != test.asked || !strings.Contains(stderr.String(), test.says) || (code == 0) != (stderr.Len() == 0) {
+			if code != test.code || asked != test.asked || !strings.Contains(stderr.String(), test.says) || (test.says == "") != (stderr.Len() == 0) {
 				t.Errorf("exit code %d, asked %s, said %q", code, asked, stderr.String())
 			}
 		})

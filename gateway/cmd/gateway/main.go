@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"syscall"
 
 	"histogate/gateway"
@@ -32,6 +33,9 @@ func main() {
 	if len(os.Args) < 2 || os.Args[1] != "serve" {
 		fmt.Fprintln(os.Stderr, "usage: gateway serve [flags]\n       gateway check [flags]\n       gateway health [PATH]\n       gateway repository build|check|convert [flags]\n\n"+
 			"-h lists the flags of each.")
+		if len(os.Args) > 1 && isHelp(os.Args[1]) {
+			return
+		}
 		os.Exit(2)
 	}
 	cfg, err := gateway.ReadConfig(os.Args[2:], os.LookupEnv, os.Stderr)
@@ -49,6 +53,10 @@ func main() {
 		log.Error("cannot serve", "error", err)
 		os.Exit(1)
 	}
+}
+
+func isHelp(argument string) bool {
+	return slices.Contains([]string{"-h", "-help", "--help"}, argument)
 }
 
 // leastMemory is the least that the collector is told to make do with.

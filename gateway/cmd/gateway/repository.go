@@ -45,7 +45,7 @@ func repository(ctx context.Context, args []string, lookupEnv func(string) (stri
 	}
 	known := slices.Contains([]string{"build", "check", "convert"}, what)
 	if !known {
-		if what != "" {
+		if known = isHelp(what); what != "" && !known {
 			fmt.Fprintf(stderr, "gateway repository: %q is neither build, check nor convert\n\n", what)
 		}
 		args = []string{"-h"}
