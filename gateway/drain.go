@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	quietBeforeClose = time.Second           // of a connection, once draining
-	acceptBacklog    = 20 * time.Millisecond // without a connection, until no more are expected
-	acceptLimit      = time.Second           // for those who never stop connecting
+	quietBeforeClose = time.Second            // of a connection, once draining
+	acceptBacklog    = 100 * time.Millisecond // without a connection, until no more are expected: the way of a packet there and back
+	acceptLimit      = time.Second            // for those who never stop connecting, where nothing keeps them away
 	acceptPause      = 100 * time.Millisecond
 	halfSentLimit    = 3 * time.Second // of a request that stops half-way, while draining
 	drainPoll        = 20 * time.Millisecond
@@ -131,11 +131,38 @@ func (l *listener) end() error {
 	return io.EOF
 }
 
-// stop has Accept take what is waiting, for a moment, and then end.
+// stop has Accept take what is waiting, for a moment, and then end. Who connects from now
+// on is kept waiting by the kernel until the port is closed and then refused, and so has
+// sent nothing. Else there would always be somebody who had just got through.
 func (l *listener) stop() {
+	if err := l.dropNewcomers(); err != nil {
+		l.log.Warn("the kernel cannot be told to take no more connections; one that comes at the last moment may be reset", "error", err)
+	}
 	until := time.Now().Add(acceptLimit)
 	l.until.Store(&until)
 	_ = l.SetDeadline(time.Now()) // wakes it up; one that is closed ends by itself
+}
+
+// dropNewcomers has the kernel drop the packets that ask for a connection, those with
+// SYN and without ACK. The others complete the connections that were asked for before.
+func (l *listener) dropNewcomers() error {
+	const flagsAt, syn, ack, all = 13, 0x02, 0x10, 0xffffffff // of the header of TCP (RFC 9293)
+	program := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: flagsAt},
+		{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: syn | ack},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: syn, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+		{Code: unix.BPF_RET | unix.BPF_K, K: all},
+	}
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return err
+	}
+	set := raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+			&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+	})
+	return errors.Join(set, err)
 }
 
 // conn is a connection of the API.

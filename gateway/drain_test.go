@@ -129,6 +129,61 @@ func TestListenerTakesTheBacklog(t *testing.T) {
 	<-l.ended
 }
 
+// Whoever keeps connecting while the listener stops is either served or cannot connect: a
+// connection that the kernel had taken and that is then reset is a request lost.
+func TestListenerResetsNobody(t *testing.T) {
+	const callers, rounds = 32, 10
+	for range rounds {
+		tcp, err := listen("127.0.0.1", 0, "PORT")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := newListener(tcp, slog.New(slog.DiscardHandler))
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					defer conn.Close()
+					_, _ = conn.Read(make([]byte, 1))
+					_, _ = conn.Write([]byte("x"))
+				}()
+			}
+		}()
+		var all sync.WaitGroup
+		var served, lost atomic.Int64
+		for range callers {
+			all.Go(func() {
+				for {
+					conn, err := net.DialTimeout("tcp", tcp.Addr().String(), 5*time.Second)
+					if err != nil {
+						return
+					}
+					_, err = conn.Write([]byte("?"))
+					if err == nil {
+						_, err = conn.Read(make([]byte, 1))
+					}
+					_ = conn.Close()
+					if err != nil {
+						lost.Add(1)
+						return
+					}
+					served.Add(1)
+				}
+			})
+		}
+		time.Sleep(20 * time.Millisecond)
+		l.stop()
+		<-l.ended
+		all.Wait()
+		if served.Load() < callers || lost.Load() > 0 {
+			t.Errorf("%d were served, and %d lost that had connected", served.Load(), lost.Load())
+		}
+	}
+}
+
 // A client that reads only when it has sent all is told what was wrong with its
 // headers, though they are not read to their end.
 func TestAnswerToLargeHeadersArrives(t *testing.T) {

@@ -257,7 +257,9 @@ func (c *Config) listen() (api, admin *net.TCPListener, err error) {
 }
 
 func listen(host string, port int, setting string) (*net.TCPListener, error) {
-	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	var how net.ListenConfig
+	how.SetMultipathTCP(false) // a listener of it takes no filter (dropNewcomers)
+	l, err := how.Listen(context.Background(), "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
 		hint := "set HOST to an address of this machine, or to nothing for all"
 		switch {
