@@ -297,6 +297,40 @@ func terminateUnderLoad(t *testing.T, round int) (answers int, exit time.Duratio
 	return len(full) + len(late), exit
 }
 
+// Callers that connect anew for each request, to the very end, are served or cannot
+// connect: nothing that was sent is lost.
+func TestSIGTERMWhileCallersReconnect(t *testing.T) {
+	t.Parallel()
+	const callers = 32
+	g := start(t, false)
+	var answers atomic.Int64
+	signalled := make(chan time.Time, 1)
+	time.AfterFunc(time.Second, func() {
+		signalled <- time.Now()
+		g.terminate(t)
+	})
+	together(t, "connecting anew", make([]*caller, callers), func(i int, _ *caller) error {
+		for {
+			c, err := dial(g.Stack)
+			if err != nil {
+				return nil //nolint:nilerr // refused: nothing was sent
+			}
+			if err = c.send(g.tiles[1], i); err == nil {
+				err = c.served(false)
+			}
+			_ = c.Close()
+			if err != nil {
+				return err
+			}
+			answers.Add(1)
+		}
+	})
+	t.Logf("%d answers; exit after %s", answers.Load(), g.ended(t, <-signalled).Round(time.Millisecond))
+	if answers.Load() < callers {
+		t.Errorf("%d answers to %d callers", answers.Load(), callers)
+	}
+}
+
 // A Triton that is stopped, as by a machine that thrashes, holds the end up no longer
 // than it takes to find that out: what was inside it is told so, the others are served
 // by the next one.
