@@ -99,5 +99,5 @@ generate: setup ## what is generated and committed: the Go stubs of Triton's pro
 setup: ## Debian packages, Triton, Python environments, stand-in models (all others call it)
 	deploy/setup $(or $(peer),$(if $(MODEL_DIR)$(pt2),pt2))
 
-build: setup
+build: setup ## the gateway: build/gateway
 	go build -o build/gateway ./gateway/cmd/gateway

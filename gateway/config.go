@@ -319,7 +319,7 @@ func readSettings(list []setting, flags *flag.FlagSet, args []string, lookupEnv 
 			c.warnings = append(c.warnings, fmt.Sprintf("%s=%q is passed over for %s=%q; set one of them", a.alias, passedOver, v.from, v.value))
 		}
 		if err := s.read(c, v.value); err != nil {
-			mistakes = append(mistakes, fmt.Errorf("%s=%q: %w", v.from, v.value, err))
+			mistakes = append(mistakes, fmt.Errorf("%s=%q: %w", v.from, withoutPassword(v.value), err))
 		}
 	}
 	return c, isSet, mistakes, nil

@@ -81,9 +81,7 @@ func (g *Gateway) diagnose(w http.ResponseWriter, _ *http.Request) {
 			d.Unchanged[name] = s.Value
 			continue
 		}
-		if u, err := url.Parse(s.Value); err == nil && u.User != nil {
-			s.Value = u.Redacted()
-		}
+		s.Value = withoutPassword(s.Value)
 		d.Changed[name] = s
 	}
 	for _, m := range metricsOf(families, "histogate_triton_info") {
@@ -117,6 +115,14 @@ func (m *model) state(reloads map[string]float64) modelState {
 		s.Transport, s.SharedSlots = "shared memory", &sharedSlots{made, most}
 	}
 	return s
+}
+
+// withoutPassword is a setting's value as it may be shown, should it be a URL with a password.
+func withoutPassword(value string) string {
+	if u, err := url.Parse(value); err == nil && u.User != nil {
+		return u.Redacted()
+	}
+	return value
 }
 
 // byCause are the counts of a counter with the label cause, those of one model where it

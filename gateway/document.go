@@ -59,6 +59,8 @@ func (g *Gateway) errorExamples() []error {
 	stage1 := func(code prep.Code, field, detail string) error {
 		return &prep.Error{Code: code, Field: field, Detail: detail, Slide: "slide-1", Patch: "0"}
 	}
+	tile, _ := prep.ParseRequest([]byte(`{"slide_name":"slide-1","patch_idx":0}`)) // JSON it is
+	stage2 := func(code Code) error { return &tileError{tile.Naming(), refuse(code, "")} }
 	lacking := prep.Mode("segmentation")
 	for _, mode := range []prep.Mode{prep.Embedding, prep.Prediction} {
 		if !slices.Contains(first.Modes, mode) {
@@ -84,10 +86,10 @@ func (g *Gateway) errorExamples() []error {
 		fiber.ErrRequestHeaderFieldsTooLarge,
 		refuse(CodeInternal, ""),
 		refuse(CodeBusy, ""),
-		refuse(CodeQueueTimeout, ""),
-		refuse(CodeBackendUnavailable, ""),
-		refuse(CodeBackendTimeout, ""),
-		refuse(CodeForwardFailed, ""),
+		stage2(CodeQueueTimeout),
+		stage2(CodeBackendUnavailable),
+		stage2(CodeBackendTimeout),
+		stage2(CodeForwardFailed),
 	}
 }
 

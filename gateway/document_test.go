@@ -196,11 +196,14 @@ func TestDocumentedFailures(t *testing.T) {
 		CodeBodyTooLarge:           {change: func(c *Config) { c.MaxBodyBytes = 100 }},
 		CodeHeaderTooLarge:         {headers: []string{"Cookie", strings.Repeat("x", 20<<10)}},
 		CodeInternal:               {path: "/api/embed/broken", before: func(r *running) { r.models.byName["broken"] = nil }}, // its handler panics
-		CodeBusy:                   {before: failing(codes.Unavailable, "Exceeds maximum queue size")},
-		CodeQueueTimeout:           {before: failing(codes.Unavailable, "Request timeout expired")},
-		CodeBackendUnavailable:     {before: failing(codes.Unavailable, "Server not ready")},
-		CodeBackendTimeout:         {before: failing(codes.DeadlineExceeded, inside)},
-		CodeForwardFailed:          {before: failing(codes.Internal, inside)},
+		CodeBusy: {before: func(r *running) {
+			_ = r.admission.enter(r.cfg.MaxInFlight) // nothing else is in flight
+			time.AfterFunc(time.Second, func() { r.admission.leave(r.cfg.MaxInFlight) })
+		}},
+		CodeQueueTimeout:       {body: with("x", 1), before: failing(codes.Unavailable, "Request timeout expired")},
+		CodeBackendUnavailable: {body: with("x", 1), before: failing(codes.Unavailable, "Server not ready")},
+		CodeBackendTimeout:     {body: with("x", 1), before: failing(codes.DeadlineExceeded, inside)},
+		CodeForwardFailed:      {body: with("x", 1), before: failing(codes.Internal, inside)},
 	}
 	for _, code := range slices.Concat(declaredCodes(t), stage1Codes()) {
 		if code == CodeCallerGone {

@@ -79,13 +79,33 @@ type answer struct {
 	retryAfter int // seconds; 0 means that no hint is given
 }
 
-// classify is the one place where an error becomes a status. Errors arrive
-// wrapped from any depth; what is not recognised is a fault of ours.
+// tileError is a failure of the shared stage that the request for a tile met. Its caller,
+// who has many of them, is told which it was.
+type tileError struct {
+	naming string
+	err    error
+}
+
+func (e *tileError) Error() string { return e.err.Error() }
+
+func (e *tileError) Unwrap() error { return e.err }
+
+// classify is the one place where an error becomes a status, with what its caller is told.
+func classify(err error) answer {
+	a := kindOfAnswer(err)
+	if tile, ok := errors.AsType[*tileError](err); ok {
+		a.detail += tile.naming
+	}
+	return a
+}
+
+// kindOfAnswer knows each error by its type. Errors arrive wrapped from any depth; what is
+// not recognised is a fault of ours.
 //
 // A failure of one request (400 and the like) tells its caller what to change.
 // A failure of the shared stage (503) tells a fixed sentence: its cause may hold
 // paths, tracebacks or another request's data and belongs in the log.
-func classify(err error) answer {
+func kindOfAnswer(err error) answer {
 	var (
 		refused   *refusal
 		stage1    *prep.Error

@@ -43,7 +43,7 @@ func (g *Gateway) infer(c *fiber.Ctx, choose choose) error {
 		}
 		answer, err := g.forward(ctx, t, job, presence(c))
 		if err != nil {
-			return err
+			return &tileError{job.request.Naming(), err}
 		}
 		defer answer.Release()
 		if err = writeAnswer(c, as, job, answer.Outputs); err == nil && as == mediaJSON {

@@ -87,9 +87,13 @@ func (g *Gateway) invocations(c *fiber.Ctx) error {
 		m := g.models.fallback
 		if name != "" || m == nil {
 			if name == "" {
+				where := "the JSON, where alone it counts"
+				if r.IsRaw() {
+					where = "X-Model-Name and the query"
+				}
 				return nil, "", &prep.Error{
 					Code: prep.InvalidRequest, Field: "model_name",
-					Detail: "missing; the models are: " + strings.Join(g.models.names, ", "),
+					Detail: fmt.Sprintf("missing in %s; the models are: %s", where, strings.Join(g.models.names, ", ")),
 				}
 			}
 			if m, err = g.models.find(name); err != nil {

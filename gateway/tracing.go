@@ -96,6 +96,9 @@ func readEndpoint(c *Config, value string) error {
 	if value != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
 		return errors.New("must be the URL of a collector that takes OTLP over HTTP, such as http://127.0.0.1:4318")
 	}
+	if value != "" && u.User != nil { // the exporter would not send them, and Triton's are for all to see in its arguments
+		return errors.New("must hold no user and password; what the collector asks for goes into OTEL_EXPORTER_OTLP_HEADERS")
+	}
 	c.TracesEndpoint = value
 	return nil
 }

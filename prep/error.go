@@ -38,17 +38,24 @@ func (e *Error) Error() string {
 		s.WriteString(e.Field + ": ")
 	}
 	s.WriteString(e.Detail)
-	var where []string
-	if e.Slide != "" {
-		where = append(where, "slide_name "+quote(e.Slide))
-	}
-	if e.Patch != "" {
-		where = append(where, "patch_idx "+clip(e.Patch))
-	}
-	if where != nil {
-		s.WriteString(" (" + strings.Join(where, ", ") + ")")
-	}
+	s.WriteString(naming(e.Slide, e.Patch))
 	return s.String()
+}
+
+// naming is the end of a sentence about a tile that says which it is, as far as that is
+// known: ` (slide_name "S1", patch_idx 7)`.
+func naming(slide, patch string) string {
+	var where []string
+	if slide != "" {
+		where = append(where, "slide_name "+quote(slide))
+	}
+	if patch != "" {
+		where = append(where, "patch_idx "+clip(patch))
+	}
+	if where == nil {
+		return ""
+	}
+	return " (" + strings.Join(where, ", ") + ")"
 }
 
 func refuse(code Code, field, format string, args ...any) *Error {

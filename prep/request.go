@@ -132,14 +132,24 @@ func (r *Request) Name(err error) error {
 
 // name tells an error which tile it is about.
 func (r *Request) name(err *Error) *Error {
-	if t := r.fields[slideName]; t.kind == stringKind {
-		err.Slide = clip(t.text())
-	}
-	if t := r.fields[patchIdx]; t.kind == numberKind {
-		err.Patch = clip(string(t.raw))
-	}
+	err.Slide, err.Patch = r.known()
 	return err
 }
+
+// known are the slide and the patch of the tile, clipped and as far as they are known.
+func (r *Request) known() (slide, patch string) {
+	if t := r.fields[slideName]; t.kind == stringKind {
+		slide = clip(t.text())
+	}
+	if t := r.fields[patchIdx]; t.kind == numberKind {
+		patch = clip(string(t.raw))
+	}
+	return slide, patch
+}
+
+// Naming is the end of a sentence about the tile, as the text of an [*Error] has it; empty
+// where neither slide nor patch is known.
+func (r *Request) Naming() string { return naming(r.known()) }
 
 // ModelName is the request's model_name, empty when it has none.
 func (r *Request) ModelName() (string, error) { return r.optionalText(modelName) }

@@ -178,6 +178,20 @@ def s3(text):
     return text
 
 
+def model_data(text):
+    """The address in S3 of what becomes the model folder."""
+    if not s3(text).endswith(("/", ".tar.gz")):
+        raise argparse.ArgumentTypeError("must be a folder, with a / at its end, or a .tar.gz")
+    return text
+
+
+def region(text):
+    """The name of a region of AWS."""
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", text):
+        raise argparse.ArgumentTypeError("must be the name of a region, such as eu-west-1")
+    return text
+
+
 def variable(text):
     """A setting for the container."""
     key, equals, value = text.partition("=")
@@ -197,7 +211,7 @@ def parse(arguments):
     """Read the command line."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("name", type=name, metavar="NAME")
-    common.add_argument("--region", required=True)
+    common.add_argument("--region", type=region, required=True)
     common.add_argument("--dry-run", action="store_true", help="print and check the calls, send none")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -212,7 +226,7 @@ def parse(arguments):
     sub.add_argument("--role", required=True, help="ARN of the role that may read image and checkpoints")
     sub.add_argument(
         "--model-data",
-        type=s3,
+        type=model_data,
         required=True,
         help="what becomes /opt/ml/model: a folder (with a / at its end) or a .tar.gz",
     )

@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -369,6 +370,42 @@ func TestDockerfileVersions(t *testing.T) {
 			if strings.HasSuffix(stage.base, ":latest") || !strings.Contains(stage.base, ":") && dockerfile(t, path).stage(stage.base) == nil {
 				t.Errorf("%s: stage %q is built on %s, which is pinned to nothing", path, stage.name, stage.base)
 			}
+		}
+	}
+}
+
+// What an image is told of its source is what its metrics tell. Git is not in the context.
+func TestDockerfileRevision(t *testing.T) {
+	const revision = "4f1c0de"
+	build := regexp.MustCompile(`(?m)^ARG REVISION=\nRUN go build -trimpath -ldflags "([^"]*\$REVISION)" -o /gateway (\S+)$`)
+	flags := map[string]bool{}
+	var source string
+	for _, path := range []string{"deploy/gateway.Dockerfile", "deploy/sagemaker/Dockerfile"} {
+		match := build.FindStringSubmatch(read(t, path))
+		if match == nil {
+			t.Fatalf("%s does not build the gateway with a REVISION", path)
+		}
+		flags[strings.Replace(match[1], "$REVISION", revision, 1)], source = true, match[2]
+	}
+	for flags := range flags {
+		told := filepath.Join(t.TempDir(), "gateway")
+		compile := exec.Command("go", "build", "-buildvcs=false", "-ldflags", flags, "-o", told, source)
+		compile.Dir = absolute(t, ".")
+		if out, err := compile.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		g := listening(t, exec.Command(told, "serve"), "MODEL_REPOSITORY="+absolute(t, "model_repository"), "TRITON_ADDRESS=127.0.0.1:1")
+		response, err := prober.Get(g.metrics)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !regexp.MustCompile(`histogate_build_info\{[^}]*revision="` + revision + `"`).Match(text) {
+			t.Errorf("with %s the metrics do not say so", flags)
 		}
 	}
 }

@@ -208,7 +208,9 @@ class CommandLine(unittest.TestCase):
         """Each is named."""
         self.fails(["endpoint", "a_b", *ENDPOINT[2:]], "letters, digits and hyphens")
         self.fails([*MODEL, "bucket/key"], "s3://BUCKET/KEY")
-        self.fails([*MODEL, "s3://b/k", "--env", "MODELS"], "NAME=VALUE")
+        self.fails([*MODEL, "s3://b/folder"], "a / at its end")
+        self.fails(["delete", "e", "--region", ""], "such as eu-west-1")
+        self.fails([*MODEL, "s3://b/k/", "--env", "MODELS"], "NAME=VALUE")
         self.fails([*ENDPOINT, "--min", "0"], "at least 1")
         self.fails([*ENDPOINT, "--min", "5"], "--max 4 is less than --min 5")
 
