@@ -20,7 +20,7 @@ func checkONNX(folder, name string) error {
 	if err != nil {
 		return err
 	}
-	defer file.Close()
+	defer file.Close() //nolint:errcheck // it is only read
 	info, err := file.Stat()
 	if err != nil {
 		return err
