@@ -198,7 +198,7 @@ func TestDocumentedFailures(t *testing.T) {
 		CodeInternal:               {path: "/api/embed/broken", before: func(r *running) { r.models.byName["broken"] = nil }}, // its handler panics
 		CodeBusy: {before: func(r *running) {
 			_ = r.admission.enter(r.cfg.MaxInFlight) // nothing else is in flight
-			time.AfterFunc(time.Second, func() { r.admission.leave(r.cfg.MaxInFlight) })
+			time.AfterFunc(3*time.Second, func() { r.admission.leave(r.cfg.MaxInFlight) })
 		}},
 		CodeQueueTimeout:       {body: with("x", 1), before: failing(codes.Unavailable, "Request timeout expired")},
 		CodeBackendUnavailable: {body: with("x", 1), before: failing(codes.Unavailable, "Server not ready")},

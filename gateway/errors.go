@@ -86,7 +86,7 @@ type tileError struct {
 	err    error
 }
 
-func (e *tileError) Error() string { return e.err.Error() }
+func (e *tileError) Error() string { return e.err.Error() + e.naming }
 
 func (e *tileError) Unwrap() error { return e.err }
 

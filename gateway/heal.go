@@ -271,6 +271,9 @@ func (h *health) load(ctx context.Context) (time.Duration, error) {
 	if loaded, err := h.triton.ModelReady(asking, name); loaded || err != nil {
 		return 0, err
 	}
+	if t := h.trouble.Load(); t != nil && *t == unreachable {
+		h.down(beingLoaded) // which takes minutes, if the checkpoint is large
+	}
 	select {
 	case h.loading <- struct{}{}:
 		over := sync.OnceFunc(func() { <-h.loading })
@@ -278,9 +281,6 @@ func (h *health) load(ctx context.Context) (time.Duration, error) {
 		defer time.AfterFunc(loadTurn, over).Stop()
 	case <-ctx.Done():
 		return 0, ctx.Err()
-	}
-	if t := h.trouble.Load(); t != nil && *t == unreachable {
-		h.down(beingLoaded) // which takes minutes, if the checkpoint is large
 	}
 	loading, cancel := context.WithTimeout(ctx, h.loadTimeout)
 	defer cancel()
