@@ -118,7 +118,7 @@ func (f *Findings) checkModels(ctx context.Context, p *plan) {
 			f.mistake(fmt.Errorf("model %s: %s", m.spec.Name, m.broken))
 		case p.cfg.ModelDir != "" && p.built != "":
 		default:
-			err := modelrepo.CheckVersion(p.cfg.ModelRepository, m.spec.Name, m.config.Backend, target)
+			err := modelrepo.CheckVersion(p.cfg.ModelRepository, m.config, target)
 			if err == nil {
 				continue
 			}

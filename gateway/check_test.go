@@ -103,7 +103,7 @@ func TestCheckFindsEachMistake(t *testing.T) {
 		"configuration": {func(env map[string]string) {
 			write(t, 0o600, strings.NewReplacer("dims: [ 3 ]", "dims: [ 5 ]", "max_batch_size: 4", "max_batch_size: 8").Replace(testConfig), folder(env), "config.pbtxt")
 		}, []string{"max_batch_size is 8, spec.yaml says 4", "shape of output embedding is [5], spec.yaml says [3]"}, nil},
-		"no configuration": {func(env map[string]string) { remove(t, folder(env), "config.pbtxt") }, []string{"the folder of a model holds a spec.yaml and a config.pbtxt"}, nil},
+		"no configuration": {func(env map[string]string) { remove(t, folder(env), "config.pbtxt") }, []string{"must hold a spec.yaml and a config.pbtxt"}, nil},
 		"checkpoint of another name": {func(env map[string]string) {
 			remove(t, folder(env), "1", "model.onnx")
 			write(t, 0o600, "weights", folder(env), "1", "weights.onnx")
@@ -112,6 +112,10 @@ func TestCheckFindsEachMistake(t *testing.T) {
 		"another backend": {func(env map[string]string) {
 			write(t, 0o600, strings.Replace(testConfig, `"histogate"`, `"python"`, 1), folder(env), "config.pbtxt")
 		}, []string{`model small: its folder 1 holds no model.py, which the backend "python" runs`}, nil},
+		"another backend, and what it runs": {func(env map[string]string) {
+			write(t, 0o600, strings.Replace(testConfig, `"histogate"`, `"python" default_model_filename: "run.py"`, 1), folder(env), "config.pbtxt")
+			write(t, 0o600, "pass", folder(env), "1", "run.py")
+		}, nil, nil},
 		"no version":    {func(env map[string]string) { remove(t, folder(env), "1") }, []string{"model small: its folder holds no version: put its checkpoint into a folder 1"}, nil},
 		"empty version": {func(env map[string]string) { remove(t, folder(env), "1", "model.onnx") }, []string{"model small: its version 1 is an empty folder"}, nil},
 		"empty checkpoint": {func(env map[string]string) {

@@ -99,9 +99,16 @@ func TestConfigReportsEveryMistake(t *testing.T) {
 	if _, err := read(nil, map[string]string{"DRAIN_DELAY": "-1s", "PPROF": "maybe"}); err == nil || !strings.Contains(err.Error(), `DRAIN_DELAY="-1s"`) || !strings.Contains(err.Error(), `PPROF="maybe"`) {
 		t.Errorf("a delay below zero, and a maybe: %v", err)
 	}
-	if _, err := read(nil, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://user:secret@collector:4318"}); err == nil ||
-		!strings.Contains(err.Error(), "OTEL_EXPORTER_OTLP_HEADERS") || strings.Contains(err.Error(), "secret") {
-		t.Errorf("a password, which Triton would show in its arguments: %v", err)
+	for endpoint, want := range map[string]string{
+		"http://user:secret@collector:4318":   "OTEL_EXPORTER_OTLP_HEADERS", // Triton would show it in its arguments
+		"http://user:secret%@collector:4318":  "must be the URL",
+		"user:secret@collector:4318":          "must be the URL",
+		"http://user:secret@collector:a port": "must be the URL",
+	} {
+		if _, err := read(nil, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}); err == nil ||
+			!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", endpoint, err)
+		}
 	}
 	if _, err := read([]string{"-no-such"}, nil); err == nil {
 		t.Error("an unknown flag is taken")

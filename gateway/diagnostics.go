@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
@@ -121,6 +122,10 @@ func (m *model) state(reloads map[string]float64) modelState {
 func withoutPassword(value string) string {
 	if u, err := url.Parse(value); err == nil && u.User != nil {
 		return u.Redacted()
+	}
+	// One that does not parse may hold one all the same.
+	if at := strings.LastIndexByte(value, '@'); at >= 0 {
+		return "xxxxx" + value[at:]
 	}
 	return value
 }

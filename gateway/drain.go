@@ -132,8 +132,9 @@ func (l *listener) end() error {
 }
 
 // stop has Accept take what is waiting, for a moment, and then end. Who connects from now
-// on is kept waiting by the kernel until the port is closed and then refused, and so has
-// sent nothing. Else there would always be somebody who had just got through.
+// on is kept waiting by the kernel, asks again after a second, is refused then, as the port
+// is closed, and so has sent nothing. Else there would always be somebody who had just got
+// through. A handshake that was begun before and takes longer than acceptBacklog is lost.
 func (l *listener) stop() {
 	if err := l.dropNewcomers(); err != nil {
 		l.log.Warn("the kernel cannot be told to take no more connections; one that comes at the last moment may be reset", "error", err)

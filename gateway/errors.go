@@ -127,7 +127,7 @@ func kindOfAnswer(err error) answer {
 		code := frameworkCode(framework)
 		return answerFor(code, frameworkDetail(code, framework.Message))
 	case errors.Is(err, errCallerGone):
-		return answerFor(CodeCallerGone, err.Error())
+		return answerFor(CodeCallerGone, errCallerGone.Error())
 	case errors.Is(err, context.DeadlineExceeded):
 		return answerFor(CodeQueueTimeout, "")
 	case errors.Is(err, context.Canceled): // at the drain limit

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 	"slices"
 
@@ -87,13 +86,13 @@ func readModels(cfg *Config, broken map[string]modelrepo.Model) (*models, error)
 }
 
 func readModel(cfg *Config, folder, name string) (*model, error) {
+	if !isFile(folder, "spec.yaml") || !isFile(folder, "config.pbtxt") {
+		return nil, fmt.Errorf("model %s: its folder %s must hold a spec.yaml and a config.pbtxt, both files", name, folder)
+	}
 	spec, specErr := prep.ReadSpec(filepath.Join(folder, "spec.yaml"))
 	configPath := filepath.Join(folder, "config.pbtxt")
 	config, configErr := tritonclient.ReadModelConfig(configPath)
 	if err := errors.Join(specErr, configErr); err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			err = fmt.Errorf("%w; the folder of a model holds a spec.yaml and a config.pbtxt", err)
-		}
 		return nil, fmt.Errorf("model %s: %w", name, err)
 	}
 	if spec.Name != name {

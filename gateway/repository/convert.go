@@ -43,8 +43,8 @@ func Convert(out, from string, models []string, changes Changes) error {
 	if err != nil {
 		return err
 	}
-	if inside(from, out) {
-		return fmt.Errorf("%s lies in %s, where Triton would take it for a model; name a folder beside it", out, from)
+	if err := checkBeside(out, from); err != nil {
+		return err
 	}
 	if err := makeEmpty(out); err != nil {
 		return err
@@ -59,16 +59,17 @@ func Convert(out, from string, models []string, changes Changes) error {
 	return errors.Join(mistakes...)
 }
 
-// inside tells of a path that lies in a folder. A folder whose absolute path is
-// not known is none.
-func inside(folder, path string) bool {
-	outer, outerErr := filepath.Abs(folder)
-	inner, innerErr := filepath.Abs(path)
-	if outerErr != nil || innerErr != nil {
-		return false
+// checkBeside refuses to make a repository within another, to which it would be a model.
+func checkBeside(out, repository string) error {
+	outer, outerErr := filepath.Abs(repository)
+	inner, innerErr := filepath.Abs(out)
+	if err := errors.Join(outerErr, innerErr); err != nil {
+		return err
 	}
-	way, err := filepath.Rel(outer, inner)
-	return err == nil && way != "." && filepath.IsLocal(way)
+	if way, err := filepath.Rel(outer, inner); err == nil && way != "." && filepath.IsLocal(way) {
+		return fmt.Errorf("%s lies in %s, where it would be taken for a model; name a folder beside it", out, repository)
+	}
+	return nil
 }
 
 func convert(out, from string, spec *prep.Spec) error {

@@ -66,4 +66,4 @@ func checkONNX(folder, name string) error {
 	return nil
 }
 
-var errNoONNX = errors.New("it is no ONNX model; put one there")
+var errNoONNX = errors.New("it is no ONNX model, or not the whole of one; put one there")

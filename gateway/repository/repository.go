@@ -98,7 +98,7 @@ func Build(out string, o Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkOwners(specs); err != nil {
+	if err := errors.Join(checkOwners(specs), checkBeside(out, o.Specs)); err != nil {
 		return nil, err
 	}
 	files, err := os.ReadDir(o.ModelDir)

@@ -94,7 +94,7 @@ func TestBuild(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := CheckVersion(out, name, config.Backend, o.Target); err != nil {
+		if err := CheckVersion(out, config, o.Target); err != nil {
 			t.Errorf("what was built is no good: %v", err)
 		}
 		var inputs, outputs []any

@@ -1,6 +1,7 @@
 package repository
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -8,18 +9,20 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"histogate/tritonclient/kserve"
 )
 
 // CheckVersion tells what is wrong with the version of a model that Triton would load
 // from a repository: the one with the highest number. It must hold what the model's
 // backend runs; what lies there as .pt2 must be whole, for the target and as the model's
 // spec says, and a model.onnx must be whole.
-func CheckVersion(repository, model, backend string, target Target) error {
-	specs, err := readSpecs(repository, []string{model}) // without its lists, as fit takes it
+func CheckVersion(repository string, model *kserve.ModelConfig, target Target) error {
+	specs, err := readSpecs(repository, []string{model.Name}) // without its lists, as fit takes it
 	if err != nil {
 		return err
 	}
-	folder := filepath.Join(repository, model)
+	folder := filepath.Join(repository, model.Name)
 	entries, err := os.ReadDir(folder)
 	if err != nil {
 		return err
@@ -41,7 +44,7 @@ func CheckVersion(repository, model, backend string, target Target) error {
 	if len(files) == 0 {
 		return fmt.Errorf("its version %d is an empty folder: put its checkpoint there", latest)
 	}
-	mistakes := []error{checkLoaded(version, backend)}
+	mistakes := []error{checkLoaded(version, model)}
 	for _, f := range files {
 		if !isCheckpoint(f) {
 			mistakes = append(mistakes, checkFile(version, f.Name()))
@@ -65,18 +68,19 @@ const (
 
 // checkLoaded tells of a version's folder without a file that the backend could run. Of
 // other backends than these two it is not known what they take.
-func checkLoaded(folder, backend string) error {
+func checkLoaded(folder string, model *kserve.ModelConfig) error {
 	none := func(names ...string) bool {
 		return !slices.ContainsFunc(names, func(name string) bool {
 			_, err := os.Lstat(filepath.Join(folder, name)) // a link to nothing is told of elsewhere
 			return err == nil
 		})
 	}
+	script := cmp.Or(model.DefaultModelFilename, "model.py")
 	switch {
-	case backend == backendName && none("model.pt2", onnxName):
-		return fmt.Errorf("its folder %s holds neither model.pt2 nor %s, which the backend %q looks for: name the checkpoint so", filepath.Base(folder), onnxName, backend)
-	case backend == pythonBackend && none("model.py"):
-		return fmt.Errorf("its folder %s holds no model.py, which the backend %q runs: put one there, or write backend: %q into its config.pbtxt, which runs checkpoints", filepath.Base(folder), backend, backendName)
+	case model.Backend == backendName && none("model.pt2", onnxName):
+		return fmt.Errorf("its folder %s holds neither model.pt2 nor %s, which the backend %q looks for: name the checkpoint so", filepath.Base(folder), onnxName, backendName)
+	case model.Backend == pythonBackend && none(script):
+		return fmt.Errorf("its folder %s holds no %s, which the backend %q runs: put one there, or write backend: %q into its config.pbtxt, which runs checkpoints", filepath.Base(folder), script, pythonBackend, backendName)
 	}
 	return nil
 }

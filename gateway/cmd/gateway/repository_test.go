@@ -60,6 +60,7 @@ func TestRepository(t *testing.T) {
 		{name: "not there", args: []string{"check", "-model-repository", specs, "-model-dir", "/nonexistent"}, code: 1, stderr: "no such file"},
 		{name: "build", args: []string{"build", "-model-repository", specs, "-model-dir", good, "-out", t.TempDir()}, code: 0, stdout: []string{"good"}},
 		{name: "build for bytes", args: []string{"build", "-model-repository", specs, "-model-dir", good, "-out", t.TempDir(), "-tile-transport", "uint8"}, code: 0, stdout: []string{"good"}},
+		{name: "build among the specs", args: []string{"build", "-model-repository", specs, "-model-dir", good, "-out", filepath.Join(specs, "new")}, code: 1, stderr: "name a folder beside it"},
 		{name: "convert into itself", args: []string{"convert", "-model-repository", models, "-out", filepath.Join(models, "new")}, code: 1, stderr: "name a folder beside it"},
 		{name: "convert", args: []string{"convert", "-model-repository", models, "-out", t.TempDir(), "-tile-transport", "uint8"}, code: 0},
 		{name: "convert one", args: []string{"convert", "-out", t.TempDir(), "-models", "m-optimus-stx"}, env: map[string]string{"MODEL_REPOSITORY": models, "BATCH_MAX_SIZE": "7"}, code: 0},
