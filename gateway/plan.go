@@ -86,21 +86,19 @@ func (p *plan) bringsBackend(m *model) bool {
 	return isFile(folder, library(m.config.Backend)) || isFile(folder, "1", library(m.config.Backend))
 }
 
-const pythonBackend = "python"
-
 // checkBackend looks for a backend where Triton does: a library of its own, or a
 // model.py that the python backend runs.
 func checkBackend(folder, name string) error {
 	switch {
-	case name != pythonBackend && isFile(folder, name, library(name)):
+	case name != modelrepo.PythonBackend && isFile(folder, name, library(name)):
 		return nil
-	case name != pythonBackend && !isFile(folder, name, "model.py"):
+	case name != modelrepo.PythonBackend && !isFile(folder, name, "model.py"):
 		return fmt.Errorf("there is neither %s/%s nor %s/model.py in the folder; put the backend there, or name the folder that holds it", name, library(name), name)
-	case !isFile(folder, pythonBackend, library(pythonBackend)):
-		return fmt.Errorf("it needs %s/%s, which is not in the folder; put Triton's Python backend there", pythonBackend, library(pythonBackend))
+	case !isFile(folder, modelrepo.PythonBackend, library(modelrepo.PythonBackend)):
+		return fmt.Errorf("it needs %s/%s, which is not in the folder; put Triton's Python backend there", modelrepo.PythonBackend, library(modelrepo.PythonBackend))
 	}
-	if _, err := exec.LookPath(filepath.Join(folder, pythonBackend, "triton_python_backend_stub")); err != nil {
-		return fmt.Errorf("it needs %s/triton_python_backend_stub as a program: %w; put the stub for your Python there, executable", pythonBackend, errors.Unwrap(err))
+	if _, err := exec.LookPath(filepath.Join(folder, modelrepo.PythonBackend, "triton_python_backend_stub")); err != nil {
+		return fmt.Errorf("it needs %s/triton_python_backend_stub as a program: %w; put the stub for your Python there, executable", modelrepo.PythonBackend, errors.Unwrap(err))
 	}
 	return nil
 }

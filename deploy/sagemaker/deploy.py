@@ -164,31 +164,29 @@ def scalable_target(endpoint):
     }
 
 
-def name(text):
-    """A name that SageMaker takes."""
-    if not re.fullmatch(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", text):
-        raise argparse.ArgumentTypeError("must be letters, digits and hyphens, 63 at most, with no hyphen at the ends")
-    return text
+def matching(pattern, says):
+    """Return what takes a text that matches a pattern, and says what it must be otherwise."""
+
+    def take(text):
+        if not re.fullmatch(pattern, text):
+            raise argparse.ArgumentTypeError(says)
+        return text
+
+    return take
 
 
-def s3(text):
-    """The address of something in S3."""
-    if not re.fullmatch(r"s3://[^/]+/.+", text):
-        raise argparse.ArgumentTypeError("must be s3://BUCKET/KEY")
-    return text
+name = matching(
+    r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}",
+    "must be letters, digits and hyphens, 63 at most, with no hyphen at the ends",
+)
+s3 = matching(r"s3://[^/]+/.+", "must be s3://BUCKET/KEY")
+region = matching(r"[a-z0-9]+(-[a-z0-9]+)+", "must be the name of a region, such as eu-west-1")
 
 
 def model_data(text):
     """The address in S3 of what becomes the model folder."""
     if not s3(text).endswith(("/", ".tar.gz")):
         raise argparse.ArgumentTypeError("must be a folder, with a / at its end, or a .tar.gz")
-    return text
-
-
-def region(text):
-    """The name of a region of AWS."""
-    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", text):
-        raise argparse.ArgumentTypeError("must be the name of a region, such as eu-west-1")
     return text
 
 

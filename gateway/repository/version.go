@@ -59,12 +59,12 @@ func CheckVersion(repository string, model *kserve.ModelConfig, target Target) e
 	return errors.Join(mistakes...)
 }
 
-// backendName is the one backend that this repository's models name; pythonBackend is
-// Triton's own, which runs a model.py of the model's.
-const (
-	backendName   = "histogate"
-	pythonBackend = "python"
-)
+// PythonBackend is Triton's own backend that runs a model.py, of a model's or of another
+// backend's.
+const PythonBackend = "python"
+
+// backendName is the one backend that this repository's models name.
+const backendName = "histogate"
 
 // checkLoaded tells of a version's folder without a file that the backend could run. Of
 // other backends than these two it is not known what they take.
@@ -79,8 +79,8 @@ func checkLoaded(folder string, model *kserve.ModelConfig) error {
 	switch {
 	case model.Backend == backendName && none("model.pt2", onnxName):
 		return fmt.Errorf("its folder %s holds neither model.pt2 nor %s, which the backend %q looks for: name the checkpoint so", filepath.Base(folder), onnxName, backendName)
-	case model.Backend == pythonBackend && none(script):
-		return fmt.Errorf("its folder %s holds no %s, which the backend %q runs: put one there, or write backend: %q into its config.pbtxt, which runs checkpoints", filepath.Base(folder), script, pythonBackend, backendName)
+	case model.Backend == PythonBackend && none(script):
+		return fmt.Errorf("its folder %s holds no %s, which the backend %q runs: put one there, or write backend: %q into its config.pbtxt, which runs checkpoints", filepath.Base(folder), script, PythonBackend, backendName)
 	}
 	return nil
 }

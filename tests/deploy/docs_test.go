@@ -1,7 +1,6 @@
 package deploy
 
 import (
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -130,15 +129,7 @@ func metricNames(t *testing.T) map[string]bool {
 	backend := runTriton(t) // which has most of them only with a model
 	await(t, "http://127.0.0.1:"+backend.http+"/v2/health/live")
 	await(t, serve(t, "MODELS=h1", "MODEL_REPOSITORY="+absolute(t, "model_repository"), "TRITON_ADDRESS=127.0.0.1:"+backend.grpc).url+"/ping")
-	response, err := prober.Get("http://127.0.0.1:" + backend.metrics + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := fetch(t, "http://127.0.0.1:"+backend.metrics+"/metrics")
 	for _, match := range regexp.MustCompile(`(?m)^# TYPE (\w+)`).FindAllStringSubmatch(string(text), -1) {
 		names[match[1]] = true
 	}

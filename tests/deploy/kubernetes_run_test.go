@@ -2,7 +2,6 @@ package deploy
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -100,15 +99,7 @@ func TestKubernetesDrain(t *testing.T) {
 // The autoscaler's metric is one that the gateway has, and what the adapter makes of it.
 func TestKubernetesScaling(t *testing.T) {
 	g := alone(t)
-	response, err := prober.Get(g.metrics)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	exposed, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	exposed := fetch(t, g.metrics)
 	var adapter struct {
 		Rules []struct {
 			SeriesQuery string `json:"seriesQuery"`

@@ -269,3 +269,18 @@ func status(t *testing.T, url string) int {
 	_ = response.Body.Close()
 	return response.StatusCode
 }
+
+// fetch is the body that a GET is answered with.
+func fetch(t *testing.T, url string) []byte {
+	t.Helper()
+	response, err := prober.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return body
+}
