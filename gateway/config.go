@@ -43,6 +43,7 @@ type Config struct {
 	TritonServer       string        // tritonserver to run as a child; none when empty
 	TritonBackends     string        // the child's backend directory
 	TritonAddress      string        // host:port of the gRPC endpoint of a Triton that something else runs
+	GatewayNice        int           // how far this process gives way to the child, as a nice value
 	SafePorts          portRange     // where the child's ports are, and that of /metrics
 	TritonStartTimeout time.Duration // from the start of a child until it must be live
 	TritonRestartLimit int           // of a child, within ten minutes
@@ -163,6 +164,14 @@ func settings() []setting {
 				return errors.New("must be host:port")
 			}
 			c.TritonAddress = value
+			return nil
+		}},
+		{"GATEWAY_NICE", "how many nice values the gateway's priority is below the child's, from 0 to 19: what feeds the device is not to wait for processors that decode; 0 leaves it as it is", "10", func(c *Config, value string) error {
+			n, err := strconv.Atoi(value)
+			if err != nil || n < 0 || n > leastPriority {
+				return fmt.Errorf("must be a whole number from 0 to %d", leastPriority)
+			}
+			c.GatewayNice = n
 			return nil
 		}},
 		{"TRITON_START_TIMEOUT", "how long the child may take until it is live", "60s", duration(func(c *Config) *time.Duration { return &c.TritonStartTimeout })},

@@ -143,6 +143,9 @@ func (t *child) ended() string {
 // configuration. So is one that has to be started too often: then whoever runs
 // the gateway has a better chance with another machine.
 func (t *child) run(ctx context.Context) error {
+	if err := theStarter().giveWay(t.cfg.GatewayNice); err != nil {
+		t.log.Warn("GATEWAY_NICE has no effect: decoding may take the processor from what feeds the device", "error", err)
+	}
 	everLive := false
 	restarts := restarts{atOnce: restartsAtOnce, soonest: restartWaitMin}
 	for attempt := 1; ; attempt++ {
@@ -245,7 +248,7 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if err := cmd.Start(); err != nil {
+	if err := theStarter().start(cmd); err != nil {
 		return false, err
 	}
 	exited := make(chan string, 1)

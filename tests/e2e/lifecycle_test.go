@@ -3,16 +3,19 @@ package e2e
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"histogate/tests/process"
 	"histogate/tests/stack"
 )
 
@@ -55,17 +58,24 @@ func terminate(t *testing.T, s *stack.Stack) {
 	}
 }
 
-// stopGuard freezes the guard of a Triton.
-func stopGuard(t *testing.T, triton int) (guard int) {
+// parent is who started a process: of a Triton its guard.
+func parent(t *testing.T, pid int) (parent int) {
 	t.Helper()
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(triton) + "/stat")
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, behind, _ := strings.Cut(string(stat), ") ")
-	if guard, err = strconv.Atoi(strings.Fields(behind)[1]); err != nil {
+	if parent, err = strconv.Atoi(strings.Fields(behind)[1]); err != nil {
 		t.Fatal(err)
 	}
+	return parent
+}
+
+// stopGuard freezes the guard of a Triton.
+func stopGuard(t *testing.T, triton int) (guard int) {
+	t.Helper()
+	guard = parent(t, triton)
 	if err := syscall.Kill(guard, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -212,6 +222,39 @@ func TestRegionsOfAllThatIsKilled(t *testing.T) {
 			t.Errorf("after an end: %s: %v", path, err)
 		}
 	}
+}
+
+// The gateway gives way to its Triton, also to one that it had to start again: that one, its
+// guard and the models' processes keep the priority that the gateway was started with.
+func TestGivesWayToTriton(t *testing.T) {
+	s := start(t, stack.Options{Env: []string{"MODELS=h1"}})
+	own, err := process.Nices(os.Getpid())
+	if err != nil || len(own) != 1 {
+		t.Fatalf("threads of the test by nice value: %v, %v", own, err)
+	}
+	nice := slices.Collect(maps.Keys(own))[0]
+	check := func() {
+		t.Helper()
+		for _, pid := range append(s.BackendPIDs("h1"), s.TritonPID(), parent(t, s.TritonPID())) {
+			if n, err := process.Nices(pid); err != nil || len(n) != 1 || n[nice] == 0 {
+				t.Errorf("threads by nice value of process %d, which is Triton or its own: %v, %v; want all at %d", pid, n, err, nice)
+			}
+		}
+		n, err := process.Nices(s.PID())
+		if lower := min(nice+10, 19); err != nil || len(n) != 2 || n[nice] != 1 || n[lower] == 0 {
+			t.Errorf("the gateway's threads by nice value: %v, %v; want one at %d and all others at %d", n, err, nice, lower)
+		}
+	}
+	check()
+	first := s.TritonPID()
+	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	gone(t, first)
+	if a := post(t, s, "/invocations", tileRequest("h1", 0, 0).Body()); a.Status != http.StatusOK || s.TritonPID() == first {
+		t.Fatalf("status %d of Triton %d: %s", a.Status, s.TritonPID(), a.Raw)
+	}
+	check()
 }
 
 // Several stacks run side by side, and a port that is taken is said to be.

@@ -1,10 +1,11 @@
-// Package process tells what processes use: processor time and memory.
+// Package process tells what processes use: processor time and memory, and with what priority.
 package process
 
 import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -59,4 +60,30 @@ func memory(pid int, file, line string) (int, error) {
 	}
 	kib, err := strconv.Atoi(string(fields[0]))
 	return kib << 10, err
+}
+
+// Nices is how many threads of a process have each nice value.
+func Nices(pid int) (map[int]int, error) {
+	paths, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil {
+		return nil, err
+	}
+	threads := map[int]int{}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended
+		}
+		// Behind the name, which may hold anything, it is field 19 of all, and 17 of those.
+		fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
+		nice, err := strconv.Atoi(string(fields[16]))
+		if err != nil {
+			return nil, err
+		}
+		threads[nice]++
+	}
+	if len(threads) == 0 {
+		return nil, fmt.Errorf("process %d has no threads", pid)
+	}
+	return threads, nil
 }
