@@ -8,6 +8,7 @@ When it listens it prints {"port": N}, a line of its own; SIGTERM ends it.
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import gc
 import os
 import pathlib
@@ -37,7 +38,8 @@ def failure(status, detail):
 
 def application(model, batcher, workers):
     """The routes over both stages; workers is the number of threads for stage 1."""
-    pool = concurrent.futures.ThreadPoolExecutor(workers, "stage1")
+    # They give way to the model's thread, as the gateway does to Triton: on Linux a nice value is a thread's.
+    pool = concurrent.futures.ThreadPoolExecutor(workers, "stage1", initializer=functools.partial(os.nice, 10))
 
     @contextlib.asynccontextmanager
     async def lifespan(_):
