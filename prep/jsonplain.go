@@ -112,9 +112,31 @@ var numberSteps = func() (steps [256]uint64) {
 	return steps
 }()
 
+// laneBytes is how much of the data a lane of numbersInLanes has, at the most.
+const laneBytes = 1024
+
 // plainNumbers counts the leading bytes that are numbers without an exponent, each
 // with its comma behind it. What follows them is an array's next element.
 func plainNumbers(data []byte) int {
+	// So much in one lane that more of it, looked at in vain, is little beside.
+	n, all := numbersInALane(data[:min(len(data), 4*laneBytes)])
+	if !all || n == 0 {
+		return n
+	}
+	for len(data)-n >= 4*laneBytes {
+		more := numbersInLanes(data[n:])
+		if more == 0 {
+			break
+		}
+		n += more
+	}
+	more, _ := numbersInALane(data[n:])
+	return n + more
+}
+
+// numbersInALane is plainNumbers, byte by byte. It tells whether the data ended before
+// anything else came.
+func numbersInALane(data []byte) (n int, all bool) {
 	state, pos := uint64(nothing), 0
 	for ; len(data)-pos >= 8; pos += 8 {
 		d, next := data[pos:pos+8], state
@@ -131,5 +153,35 @@ func plainNumbers(data []byte) int {
 			break
 		}
 	}
-	return bytes.LastIndexByte(data[:pos], ',') + 1
+	return bytes.LastIndexByte(data[:pos], ',') + 1, pos == len(data)
+}
+
+// numbersInLanes is plainNumbers for the next four lanes of the data, or zero where they
+// are not all full of such numbers. In a lane a step waits for the one before it; lanes
+// do not wait for each other, since all begin behind a comma.
+func numbersInLanes(data []byte) (n int) {
+	var lanes [4][]byte
+	short := laneBytes
+	for i := range lanes {
+		length := bytes.LastIndexByte(data[n:n+laneBytes], ',') + 1
+		lanes[i] = data[n : n+length]
+		n, short = n+length, min(short, length)
+	}
+	first, second, third, fourth := lanes[0][:short], lanes[1][:short], lanes[2][:short], lanes[3][:short]
+	var a, b, c, d uint64 = nothing, nothing, nothing, nothing // their states, each in a register
+	for i := range first {
+		a = numberSteps[first[i]] >> (a & 63)
+		b = numberSteps[second[i]] >> (b & 63)
+		c = numberSteps[third[i]] >> (c & 63)
+		d = numberSteps[fourth[i]] >> (d & 63)
+	}
+	for i, state := range [...]uint64{a, b, c, d} {
+		for _, digit := range lanes[i][short:] {
+			state = numberSteps[digit] >> (state & 63)
+		}
+		if state&63 != nothing {
+			return 0
+		}
+	}
+	return n
 }

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"math/rand/v2"
+	"regexp"
 	"slices"
+	"strconv"
 	"testing"
 )
 
@@ -61,6 +63,40 @@ func TestPlainNumbers(t *testing.T) {
 		if got := text[:plainNumbers([]byte(text))]; got != want {
 			t.Errorf("of %q %q is passed over, want %q", text, got, want)
 		}
+	}
+}
+
+// Of long texts, looked at in several places at a time, the same is passed over as of short
+// ones, whatever byte of them is another.
+func TestManyPlainNumbers(t *testing.T) {
+	pattern := regexp.MustCompile(`^(?:[ \t\n\r]*-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?,)*`)
+	rng := rand.New(rand.NewPCG(1, 1))
+	stopped := 0
+	for range 3000 {
+		var text []byte
+		for wanted := rng.IntN(12 * laneBytes); len(text) < wanted; {
+			text = append(text, []string{"", " ", "\n\t"}[rng.IntN(3)]...)
+			if rng.IntN(500) == 0 {
+				text = append(text, bytes.Repeat([]byte("7"), 1+rng.IntN(2*laneBytes))...)
+			} else {
+				text = strconv.AppendFloat(text, rng.NormFloat64()*1000, 'f', rng.IntN(9), 32)
+			}
+			text = append(text, ',')
+		}
+		if len(text) > 0 && rng.IntN(4) > 0 {
+			text[rng.IntN(len(text))] = "0123456789.,- \n]e+\"x\x00\xff"[rng.IntN(22)]
+		}
+		text = append(text, "1]"...)
+		want := len(pattern.Find(text))
+		if want < len(text)-2 {
+			stopped++
+		}
+		if got := plainNumbers(text); got != want {
+			t.Fatalf("%d bytes are passed over, want %d, of %q", got, want, text)
+		}
+	}
+	if stopped < 500 || stopped > 2500 {
+		t.Errorf("%d of 3,000 texts hold something else: the test has lost its balance", stopped)
 	}
 }
 
