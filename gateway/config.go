@@ -72,8 +72,7 @@ type Config struct {
 	given    map[string]givenSetting // every setting, by its variable
 }
 
-// mostWorkers is above the CPUs of any machine: each worker holds an image in memory.
-const mostWorkers = 4096
+const mostWorkers = 4096 // above the CPUs of any machine: each holds an image in memory
 
 // How inputs get to Triton.
 const (
@@ -166,14 +165,7 @@ func settings() []setting {
 			c.TritonAddress = value
 			return nil
 		}},
-		{"GATEWAY_NICE", "how many nice values the gateway's priority is below the child's, from 0 to 19: what feeds the device is not to wait for processors that decode; 0 leaves it as it is", "10", func(c *Config, value string) error {
-			n, err := strconv.Atoi(value)
-			if err != nil || n < 0 || n > leastPriority {
-				return fmt.Errorf("must be a whole number from 0 to %d", leastPriority)
-			}
-			c.GatewayNice = n
-			return nil
-		}},
+		{"GATEWAY_NICE", "by how much the gateway's nice value is above the child's, so that what feeds the device waits less for tiles to be decoded; 0 leaves it as it is", "10", fromTo(0, leastPriority, "nobody gives way further", func(c *Config) *int { return &c.GatewayNice })},
 		{"TRITON_START_TIMEOUT", "how long the child may take until it is live", "60s", duration(func(c *Config) *time.Duration { return &c.TritonStartTimeout })},
 		{"TRITON_RESTART_LIMIT", "how often within ten minutes a child that ended is started again before the gateway ends too, with exit status 1", "10", atLeast(0, func(c *Config) *int { return &c.TritonRestartLimit })},
 		{"MODEL_LOAD_TIMEOUT", "how long a model may take to load, and again to answer its first batches", "5m", duration(func(c *Config) *time.Duration { return &c.ModelLoadTimeout })},
@@ -189,14 +181,7 @@ func settings() []setting {
 		{"MAX_IN_FLIGHT_BYTES", "size of the request bodies that are held at once", "536870912", atLeast(1, func(c *Config) *int { return &c.MaxInFlightBytes })},
 		{"MAX_BODY_BYTES", "size of the largest request body, and of the largest answer to many tiles", "26214400", atLeast(1, func(c *Config) *int { return &c.MaxBodyBytes })},
 		{"MAX_BATCH_REQUESTS", "tiles in one call, never more than MAX_IN_FLIGHT", "128", atLeast(1, func(c *Config) *int { return &c.MaxBatchRequests })},
-		{"PREPROCESS_WORKERS", "requests decoded at once; the default is the number of CPUs", strconv.Itoa(runtime.GOMAXPROCS(0)), func(c *Config, value string) error {
-			n, err := strconv.Atoi(value)
-			if err != nil || n < 1 || n > mostWorkers {
-				return fmt.Errorf("must be a whole number from 1 to %d; more than the CPUs make nothing faster", mostWorkers)
-			}
-			c.PreprocessWorkers = n
-			return nil
-		}},
+		{"PREPROCESS_WORKERS", "requests decoded at once; the default is the number of CPUs", strconv.Itoa(runtime.GOMAXPROCS(0)), fromTo(1, mostWorkers, "more than the CPUs make nothing faster", func(c *Config) *int { return &c.PreprocessWorkers })},
 		{"IMAGE_FORMATS", "formats of tiles that are taken, separated by commas", formatNames(), func(c *Config, value string) error {
 			c.ImageFormats = nil
 			for name := range strings.SplitSeq(value, ",") {
@@ -376,6 +361,18 @@ func atLeast(least int, field func(*Config) *int) func(*Config, string) error {
 		n, err := strconv.Atoi(value)
 		if err != nil || n < least {
 			return fmt.Errorf("must be a whole number of at least %d", least)
+		}
+		*field(c) = n
+		return nil
+	}
+}
+
+// fromTo is for whole numbers of which more than most would be of no use.
+func fromTo(least, most int, why string, field func(*Config) *int) func(*Config, string) error {
+	return func(c *Config, value string) error {
+		n, err := strconv.Atoi(value)
+		if err != nil || n < least || n > most {
+			return fmt.Errorf("must be a whole number from %d to %d; %s", least, most, why)
 		}
 		*field(c) = n
 		return nil

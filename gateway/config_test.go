@@ -77,14 +77,14 @@ func TestConfigWarnings(t *testing.T) {
 func TestConfigReportsEveryMistake(t *testing.T) {
 	_, err := read([]string{"-port", "70000", "more"}, map[string]string{
 		"REQUEST_TIMEOUT": "25", "MAX_IN_FLIGHT": "0", "TRITON_ADDRESS": "nowhere", "LOG_LEVEL": "loud",
-		"PREPROCESS_WORKERS": "x", "SAGEMAKER_BIND_TO_PORT": "8081",
+		"PREPROCESS_WORKERS": "x", "GATEWAY_NICE": "20", "SAGEMAKER_BIND_TO_PORT": "8081",
 	})
 	if err == nil {
 		t.Fatal("taken")
 	}
 	for _, want := range []string{
 		`-port="70000"`, `"more"`, `REQUEST_TIMEOUT="25"`, `"30s"`, `MAX_IN_FLIGHT="0"`, `TRITON_ADDRESS="nowhere"`, `host:port`,
-		`LOG_LEVEL="loud"`, `PREPROCESS_WORKERS="x"`,
+		`LOG_LEVEL="loud"`, `PREPROCESS_WORKERS="x"`, `GATEWAY_NICE="20": must be a whole number from 0 to 19`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%s is not reported in:\n%v", want, err)

@@ -6,18 +6,26 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"histogate/tests/process"
 )
 
-// A process that gives way does so with every thread but the one that starts others, also
-// with those that it starts meanwhile. What it starts does not give way.
+// A process that gives way does so with every thread but the calling one, those included
+// that come meanwhile. What that one starts does not give way.
 func TestGiveWay(t *testing.T) {
-	const inner = "HISTOGATE_TEST_GIVE_WAY"
-	if os.Getenv(inner) == "" { // other tests keep their priority
+	const by, within = 5, "HISTOGATE_TEST_GIVE_WAY"
+	nice, err := niceOf(syscall.Gettid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if nice > leastPriority-by-1 {
+		t.Skipf("the test's own nice value, %d, leaves too little above", nice)
+	}
+	if os.Getenv(within) == "" { // in a process of its own: other tests keep their priority
 		cmd := exec.Command(os.Args[0], "-test.run=^TestGiveWay$", "-test.v")
-		cmd.Env = append(os.Environ(), inner+"=yes")
+		cmd.Env = append(os.Environ(), within+"=yes")
 		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: TestGiveWay") {
 			t.Errorf("%v\n%s", err, out)
 		}
@@ -31,52 +39,55 @@ func TestGiveWay(t *testing.T) {
 		}
 		return nices
 	}
-	had := theStarter().nice
-	if n := nices(os.Getpid()); len(n) != 1 || n[had] == 0 {
-		t.Fatalf("threads by nice value: %v, want all at %d", n, had)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if n := nices(os.Getpid()); len(n) != 1 || n[nice] == 0 {
+		t.Fatalf("threads by nice value: %v, want all at %d", n, nice)
 	}
-	if had > leastPriority-7 {
-		t.Skipf("a nice value of %d leaves nothing below", had)
-	}
-	// Threads that start threads: as many as there are goroutines that do not give theirs up.
-	var held sync.WaitGroup
+	const many = 300
+	var held, there sync.WaitGroup
 	end := make(chan struct{})
-	for range 4 {
+	there.Add(many)
+	for range many {
 		held.Go(func() {
-			for range 25 {
-				held.Go(func() {
-					runtime.LockOSThread()
-					<-end
-				})
-			}
+			runtime.LockOSThread() // to a thread of its own, which comes to an end with it
+			there.Done()
+			<-end
 		})
 	}
-	for _, by := range []int{5, 5, 3, 0} { // none but the first changes anything
-		if err := theStarter().giveWay(by); err != nil {
-			t.Fatal(err)
+	if err := giveWay(by); err != nil {
+		t.Fatal(err)
+	}
+	there.Wait()
+	if n := nices(os.Getpid()); len(n) != 2 || n[nice] != 1 || n[nice+by] < many {
+		t.Errorf("threads by nice value: %v, want one at %d and all others, %d at the least, at %d", n, nice, many, nice+by)
+	}
+	for _, less := range []int{by, by - 1, 0} { // there is no way back
+		if err := giveWay(less); err != nil {
+			t.Error(err)
 		}
 	}
-	if n := nices(os.Getpid()); len(n) != 2 || n[had] != 1 || n[had+5] < 4 {
-		t.Errorf("threads by nice value: %v, want one at %d and all others at %d", n, had, had+5)
+	if n := nices(os.Getpid()); len(n) != 2 || n[nice] != 1 || n[nice+by] < many {
+		t.Errorf("threads by nice value: %v, want them as they were", n)
 	}
 	close(end)
 	held.Wait()
+
 	cmd := exec.Command("sleep", "60")
-	if err := theStarter().start(cmd); err != nil {
+	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if n := nices(cmd.Process.Pid); n[had] != 1 {
-		t.Errorf("what was started has %v, want %d", n, had)
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+	}()
+	if n := nices(cmd.Process.Pid); len(n) != 1 || n[nice] != 1 {
+		t.Errorf("what was started has %v, want %d", n, nice)
 	}
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait()
-	if err := theStarter().start(exec.Command("/nowhere")); err == nil {
-		t.Error("started what is not there")
-	}
-	if err := theStarter().giveWay(100); err != nil {
+	if err := giveWay(leastPriority + 1); err != nil {
 		t.Error(err)
 	}
-	if n := nices(os.Getpid()); len(n) != 2 || n[had] != 1 || n[leastPriority] == 0 {
-		t.Errorf("threads by nice value: %v, want one at %d and all others at %d", n, had, leastPriority)
+	if n := nices(os.Getpid()); len(n) != 2 || n[nice] != 1 || n[leastPriority] == 0 {
+		t.Errorf("threads by nice value: %v, want one at %d and all others at %d", n, nice, leastPriority)
 	}
 }

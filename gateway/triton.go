@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -143,8 +144,10 @@ func (t *child) ended() string {
 // configuration. So is one that has to be started too often: then whoever runs
 // the gateway has a better chance with another machine.
 func (t *child) run(ctx context.Context) error {
-	if err := theStarter().giveWay(t.cfg.GatewayNice); err != nil {
-		t.log.Warn("GATEWAY_NICE has no effect: decoding may take the processor from what feeds the device", "error", err)
+	// This thread alone keeps the priority for what it starts. It ends with the goroutine.
+	runtime.LockOSThread()
+	if err := giveWay(t.cfg.GatewayNice); err != nil {
+		t.log.Warn("the gateway does not give way to triton, or not with all of its threads: allow it to see /proc/self/task and to call setpriority, or set GATEWAY_NICE=0", "error", err)
 	}
 	everLive := false
 	restarts := restarts{atOnce: restartsAtOnce, soonest: restartWaitMin}
@@ -248,7 +251,7 @@ func (t *child) once(ctx context.Context) (live bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if err := theStarter().start(cmd); err != nil {
+	if err := cmd.Start(); err != nil {
 		return false, err
 	}
 	exited := make(chan string, 1)
