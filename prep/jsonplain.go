@@ -112,18 +112,20 @@ var numberSteps = func() (steps [256]uint64) {
 	return steps
 }()
 
-// laneBytes is how much of the data a lane of numbersInLanes has, at the most.
-const laneBytes = 1024
+const (
+	laneBytes  = 1024          // how much of the data a lane of numbersInLanes has, at the most
+	lanesBytes = 4 * laneBytes // all of them
+)
 
 // plainNumbers counts the leading bytes that are numbers without an exponent, each
 // with its comma behind it. What follows them is an array's next element.
 func plainNumbers(data []byte) int {
 	// So much in one lane that more of it, looked at in vain, is little beside.
-	n, all := numbersInALane(data[:min(len(data), 4*laneBytes)])
-	if !all || n == 0 {
+	n, all := numbersInALane(data[:min(len(data), lanesBytes)])
+	if !all {
 		return n
 	}
-	for len(data)-n >= 4*laneBytes {
+	for len(data)-n >= lanesBytes {
 		more := numbersInLanes(data[n:])
 		if more == 0 {
 			break
@@ -160,7 +162,7 @@ func numbersInALane(data []byte) (n int, all bool) {
 // are not all full of such numbers. In a lane a step waits for the one before it; lanes
 // do not wait for each other, since all begin behind a comma.
 func numbersInLanes(data []byte) (n int) {
-	var lanes [4][]byte
+	var lanes [lanesBytes / laneBytes][]byte
 	short := laneBytes
 	for i := range lanes {
 		length := bytes.LastIndexByte(data[n:n+laneBytes], ',') + 1
