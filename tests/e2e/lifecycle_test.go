@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -58,24 +57,13 @@ func terminate(t *testing.T, s *stack.Stack) {
 	}
 }
 
-// parent is who started a process: of a Triton its guard.
-func parent(t *testing.T, pid int) (parent int) {
-	t.Helper()
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, behind, _ := strings.Cut(string(stat), ") ")
-	if parent, err = strconv.Atoi(strings.Fields(behind)[1]); err != nil {
-		t.Fatal(err)
-	}
-	return parent
-}
-
 // stopGuard freezes the guard of a Triton.
 func stopGuard(t *testing.T, triton int) (guard int) {
 	t.Helper()
-	guard = parent(t, triton)
+	guard, err := process.Parent(triton)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := syscall.Kill(guard, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -243,7 +231,11 @@ func TestGivesWayToTriton(t *testing.T) {
 		if len(backends) == 0 {
 			t.Error("the model has no process")
 		}
-		for _, pid := range append(backends, s.TritonPID(), parent(t, s.TritonPID())) {
+		guard, err := process.Parent(s.TritonPID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, pid := range append(backends, s.TritonPID(), guard) {
 			if n, err := process.Nices(pid); err != nil || len(n) != 1 || n[nice] == 0 {
 				t.Errorf("threads by nice value of process %d, which is Triton or its own: %v, %v; want all at %d", pid, n, err, nice)
 			}

@@ -1,8 +1,10 @@
-// Package process tells what processes use: processor time and memory, and with what priority.
+// Package process tells what processes use, processor time and memory, who has started them and
+// with what priority.
 package process
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -62,6 +64,27 @@ func memory(pid int, file, line string) (int, error) {
 	return kib << 10, err
 }
 
+// Children are the processes that a process has started, or that were left to it.
+func Children(parent int) (pids []int, err error) {
+	folders, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nil, err
+	}
+	for _, folder := range folders {
+		pid, err := strconv.Atoi(filepath.Base(folder))
+		if err != nil {
+			return nil, err
+		}
+		if other, err := Parent(pid); err == nil && other == parent { // else it has ended
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+// Parent is the process that has started a process, or that it was left to.
+func Parent(pid int) (int, error) { return stat(fmt.Sprintf("/proc/%d/stat", pid), 4) }
+
 // Nices is how many threads of a process have each nice value.
 func Nices(pid int) (map[int]int, error) {
 	paths, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
@@ -70,20 +93,31 @@ func Nices(pid int) (map[int]int, error) {
 	}
 	threads := map[int]int{}
 	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue // it has ended
-		}
-		// Behind the name, which may hold anything, it is field 19 of all, and 17 of those.
-		fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
-		nice, err := strconv.Atoi(string(fields[16]))
-		if err != nil {
+		nice, err := stat(path, 19)
+		switch {
+		case err == nil:
+			threads[nice]++
+		case !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ESRCH): // else it has ended
 			return nil, err
 		}
-		threads[nice]++
 	}
 	if len(threads) == 0 {
 		return nil, fmt.Errorf("process %d has no threads", pid)
 	}
 	return threads, nil
+}
+
+// stat is a number in the stat file of a process or thread, by its place, from 1 on; the
+// first two are none.
+func stat(path string, place int) (int, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	// The second is the name, in parentheses, and may hold anything.
+	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
+	if len(fields) <= place-3 {
+		return 0, fmt.Errorf("%s has %d fields behind the name", path, len(fields))
+	}
+	return strconv.Atoi(string(fields[place-3]))
 }

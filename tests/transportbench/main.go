@@ -139,7 +139,7 @@ func measure(client *tritonclient.Client, m *model, triton, atOnce, requests int
 	if err := m.send(client, atOnce, 2*atOnce); err != nil { // connections and pools are warm then
 		return f, err
 	}
-	processes, err := children(triton)
+	processes, err := process.Children(triton)
 	if err != nil {
 		return f, err
 	}

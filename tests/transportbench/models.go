@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -128,36 +127,4 @@ func own() float64 {
 		panic(err) // it fails on wrong arguments alone
 	}
 	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e3
-}
-
-// children are the processes that a process has started: a Triton's, its backends'.
-func children(parent int) (pids []int, err error) {
-	processes, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		return nil, err
-	}
-	for _, process := range processes {
-		name := filepath.Base(process)
-		if fields, err := stat(name); err == nil && fields[1] == strconv.Itoa(parent) { // else it has ended
-			pid, err := strconv.Atoi(name)
-			if err != nil {
-				return nil, err
-			}
-			pids = append(pids, pid)
-		}
-	}
-	return pids, nil
-}
-
-// stat is what stands behind the name in a process's stat file: state, parent, ...
-func stat(pid string) ([]string, error) {
-	text, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
-	if err != nil {
-		return nil, err
-	}
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	if len(fields) < 13 {
-		return nil, fmt.Errorf("process %s has a stat file of %d fields", pid, len(fields))
-	}
-	return fields, nil
 }
