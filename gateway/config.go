@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"runtime"
 	"slices"
@@ -72,7 +73,8 @@ type Config struct {
 	given    map[string]givenSetting // every setting, by its variable
 }
 
-const mostWorkers = 4096 // above the CPUs of any machine: each holds an image in memory
+// mostWorkers is above the CPUs of any machine: each worker holds an image in memory.
+const mostWorkers = 4096
 
 // How inputs get to Triton.
 const (
@@ -346,33 +348,23 @@ func boolean(field func(*Config) *bool) func(*Config, string) error {
 }
 
 func port(field func(*Config) *int) func(*Config, string) error {
-	return func(c *Config, value string) error {
-		n, err := strconv.Atoi(value)
-		if err != nil || n < 0 || n > 65535 {
-			return errors.New("must be a port number from 0 to 65535")
-		}
-		*field(c) = n
-		return nil
-	}
+	return whole(0, 65535, "must be a port number from 0 to 65535", field)
 }
 
 func atLeast(least int, field func(*Config) *int) func(*Config, string) error {
-	return func(c *Config, value string) error {
-		n, err := strconv.Atoi(value)
-		if err != nil || n < least {
-			return fmt.Errorf("must be a whole number of at least %d", least)
-		}
-		*field(c) = n
-		return nil
-	}
+	return whole(least, math.MaxInt, fmt.Sprintf("must be a whole number of at least %d", least), field)
 }
 
 // fromTo is for whole numbers of which more than most would be of no use.
 func fromTo(least, most int, why string, field func(*Config) *int) func(*Config, string) error {
+	return whole(least, most, fmt.Sprintf("must be a whole number from %d to %d; %s", least, most, why), field)
+}
+
+func whole(least, most int, must string, field func(*Config) *int) func(*Config, string) error {
 	return func(c *Config, value string) error {
 		n, err := strconv.Atoi(value)
 		if err != nil || n < least || n > most {
-			return fmt.Errorf("must be a whole number from %d to %d; %s", least, most, why)
+			return errors.New(must)
 		}
 		*field(c) = n
 		return nil
