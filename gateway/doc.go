@@ -38,7 +38,7 @@
 // has, diagnostics.go tells an operator of all of it (with journal.go and
 // percentiles.go), child runs a Triton as a child process where that is configured (triton.go,
 // guard.go, regions.go) and the gateway gives way to it (priority.go), sagemaker.go has
-// what that platform asks beyond this, access.go and tls.go have the keys and the certificate that a service may need, document.go and
-// package openapi tell of all this in a document, and on SIGTERM drain answers what was
-// accepted (drain.go).
+// what that platform asks beyond this, access.go and tls.go have the keys and the
+// certificate that a service may need, document.go and package openapi tell of all this
+// in a document, and on SIGTERM drain answers what was accepted (drain.go).
 package gateway

@@ -148,7 +148,8 @@ func New(ctx context.Context, cfg *Config, log *slog.Logger) (_ *Gateway, err er
 
 // Serve serves until the context ends or [Gateway.Shutdown] is called. Then it takes
 // no new connection, answers what it has accepted and the calls of [Gateway.Forward],
-// cancels what is left when DRAIN_LIMIT has passed, and stops Triton last. It returns
+// cancels what is left when DRAIN_LIMIT has passed, and stops Triton last. Where it starts
+// a Triton the process gives way to that from then on, by GATEWAY_NICE. It returns
 // nil after such an end, and an error when it could not start: a port is taken, Triton
 // does not run or takes no orders, or a model's contract is not the one that Triton has.
 func (g *Gateway) Serve(ctx context.Context) error {

@@ -34,10 +34,11 @@ func giveWay(by int) error {
 	if err != nil {
 		return err
 	}
+	nice = min(nice+by, leastPriority)
 	// A thread that was being made when its maker had its old value still has that too, and
 	// may be listed only later.
 	for {
-		changed, err := raiseOthers(own, min(nice+by, leastPriority))
+		changed, err := raiseOthers(own, nice)
 		if err != nil || !changed {
 			return err
 		}
