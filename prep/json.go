@@ -179,7 +179,7 @@ func (s *scanner) array(depth int, element func(token)) error {
 // passOver scans an element of an array whose token nobody wants, and with it as
 // many plain numbers as come before it.
 func (s *scanner) passOver(depth int) error {
-	if s.next()-'0' <= 9 {
+	if c := s.next(); c == '-' || c-'0' <= 9 {
 		s.pos += plainNumbers(s.data[s.pos:])
 	}
 	switch s.next() {

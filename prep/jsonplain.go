@@ -113,14 +113,15 @@ var numberSteps = func() (steps [256]uint64) {
 }()
 
 const (
-	laneBytes  = 1024          // how much of the data a lane of numbersInLanes has, at the most
+	laneBytes  = 1024          // of the data, in one lane of numbersInLanes, at the most
 	lanesBytes = 4 * laneBytes // all of them
 )
 
 // plainNumbers counts the leading bytes that are numbers without an exponent, each
 // with its comma behind it. What follows them is an array's next element.
 func plainNumbers(data []byte) int {
-	// So much in one lane that more of it, looked at in vain, is little beside.
+	// First so much in one lane: where what is then looked at in four is looked at in
+	// vain, and once more in one, that is no more than has been passed over before.
 	n, all := numbersInALane(data[:min(len(data), lanesBytes)])
 	if !all {
 		return n
@@ -158,9 +159,10 @@ func numbersInALane(data []byte) (n int, all bool) {
 	return bytes.LastIndexByte(data[:pos], ',') + 1, pos == len(data)
 }
 
-// numbersInLanes is plainNumbers for the next four lanes of the data, or zero where they
-// are not all full of such numbers. In a lane a step waits for the one before it; lanes
-// do not wait for each other, since all begin behind a comma.
+// numbersInLanes is plainNumbers for the next four lanes of the data, each of them what
+// lies before the last comma within laneBytes. It gives zero where anything else is in one
+// of them. In a lane a step waits for the one before it; lanes do not wait for each other,
+// since each begins behind a comma.
 func numbersInLanes(data []byte) (n int) {
 	var lanes [lanesBytes / laneBytes][]byte
 	short := laneBytes
